@@ -1,0 +1,154 @@
+"""Parameters: presets, sources, coercion, refusals."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from threeml_core.config import (
+    PARAMETERS,
+    corruption_counts,
+    identity_parameters,
+    load_preset,
+    make_config,
+    parse_arguments,
+    preset_names,
+    resolve_parameters,
+)
+from threeml_core.errors import ParameterError
+from threeml_core.files import PROJECT_ROOT
+
+
+def test_every_parameter_has_a_meaning() -> None:
+    for name, field in PARAMETERS.items():
+        assert len(field.metadata["meaning"]) > 10, name
+
+
+def test_sources() -> None:
+    config = make_config({"mask_rate": 0.5, "seed": None})
+    assert config.mask_rate == 0.5
+    assert config.sources["mask_rate"] == "given"
+    assert config.sources["hidden_size"] == "preset tiny"
+    assert config.sources["adam_beta2"] == "default"
+    assert config.sources["micro_batch_size"] == "derived"
+    assert config.micro_batch_size == config.batch_size
+
+
+def test_replace_derives_again() -> None:
+    config = make_config({}).replace(hidden_size=64, batch_size=8)
+    assert (config.intermediate_size, config.decoder_hidden_size, config.micro_batch_size) == (256, 32, 8)
+    assert config.sources["hidden_size"] == "given"
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_preset_files(name: str) -> None:
+    """Each names itself, so that `-f params/x.yaml` and `-p preset x` are the same; each says what it costs."""
+    assert load_preset(name)["preset"] == name
+    by_file = make_config(yaml.safe_load((PROJECT_ROOT / "params" / f"{name}.yaml").read_text()))
+    assert by_file.parameters() == make_config({"preset": name}).parameters()
+    head = (PROJECT_ROOT / "params" / f"{name}.yaml").read_text().split("preset:")[0]
+    assert "Costs" in head and "papermill notebooks/02_pretrain.ipynb" in head
+
+
+def test_presets_are_the_papers() -> None:
+    """Appendix A, Table 5, to the letter."""
+    common = {"warmup_ratio": 0.06, "weight_decay": 0.01, "adam_epsilon": 1e-6, "adam_beta1": 0.9, "adam_beta2": 0.98}
+    common |= {"max_grad_norm": 0.0, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    common |= {"decoder_num_hidden_layers": 2, "tokenizer": "roberta-base", "mask_split": "80-10-10"}
+    large = {"num_hidden_layers": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16}
+    large |= {"decoder_hidden_size": 512, "decoder_num_attention_heads": 8, "sequence_length": 128}
+    large |= {"learning_rate": 2e-3, "batch_size": 4096, "max_steps": 23000, "layer_norm": "pre"}
+    base = {"num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
+    base |= {"decoder_hidden_size": 384, "decoder_num_attention_heads": 6, "sequence_length": 512}
+    base |= {"learning_rate": 7e-4, "batch_size": 2048, "max_steps": 153000, "layer_norm": "post"}
+    for preset, expected in (("efficient-large", common | large), ("longer-base", common | base)):
+        values = make_config({"preset": preset}).parameters()
+        assert {name: values[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mask_ratee": 0.5}, r"unknown parameter 'mask_ratee': did you mean 'mask_rate'\?"),
+        ({"preset": "tinny"}, r"unknown preset 'tinny': did you mean 'tiny'\?"),
+        ({"mask_rate": 0}, r"mask_rate=0.0: expected a fraction"),
+        ({"mask_rate": 40}, r"mask_rate=40.0: expected a fraction"),
+        ({"mask_rate": 0.001}, r"mask_rate=0.001 masks no token in a block of"),
+        ({"mask_rate": 0.999}, r"mask_rate=0.999 corrupts .* lower it to at most"),
+        ({"mask_rate": "much"}, r"mask_rate='much': expected float"),
+        ({"mask_split": "80-10-20"}, r"mask_split='80-10-20': expected .* sum to 100"),
+        ({"mask_split": "80-20"}, r"mask_split='80-20': expected"),
+        ({"mask_split": "0-50-50"}, r"masks nothing"),
+        ({"num_attention_heads": 3}, r"num_attention_heads=3 does not divide hidden_size"),
+        ({"num_attention_heads": 0}, r"num_attention_heads=0: expected at least 1"),
+        ({"decoder_num_attention_heads": 5}, r"decoder_num_attention_heads=5 does not divide decoder_hidden_size"),
+        ({"batch_size": 10, "micro_batch_size": 4}, r"micro_batch_size=4 does not divide batch_size=10"),
+        ({"max_steps": 1.5}, r"max_steps=1.5: expected int"),
+        ({"max_steps": 0}, r"max_steps=0: expected at least 1"),
+        ({"architecture": "selff"}, r"architecture='selff': expected one of vanilla, self, cross"),
+        ({"tensorboard": "perhaps"}, r"tensorboard='perhaps': expected bool"),
+        ({"learning_rate": "nan"}, r"learning_rate=nan: expected a finite number"),
+        ({"seed": -1}, r"seed=-1"),
+        ({"corpus": 3}, r"corpus=3: expected str"),
+        ({"max_position_embeddings": 8}, r"max_position_embeddings=8: expected at least"),
+    ],
+)
+def test_refusals(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ParameterError, match=message) as caught:
+        make_config(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_strings_are_coerced() -> None:
+    """papermill's `-f` gives 2e-3 as a string, its `-p` gives true as one."""
+    config = make_config({"learning_rate": "2e-3", "max_steps": "1e3", "tensorboard": "true", "bf16": "None"})
+    assert (config.learning_rate, config.max_steps, config.tensorboard, config.bf16) == (0.002, 1000, True, None)
+    assert make_config({"corpus": ["a.txt", "b.txt"]}).corpus == "a.txt,b.txt"
+
+
+def test_resolve_parameters_reads_a_namespace() -> None:
+    import math
+
+    namespace = {"preset": "tiny", "mask_rate": 0.5, "_hidden": 1, "In": [""], "math": math, "record": object()}
+    assert resolve_parameters(namespace).mask_rate == 0.5
+    with pytest.raises(ParameterError, match="mask_rat"):
+        resolve_parameters({**namespace, "mask_rat": 0.5})
+
+
+def test_command_line_has_papermills_syntax(tmp_path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("mask_rate: 0.3\nmax_steps: 7\n")
+    config = parse_arguments("x", ["-f", str(file), "-p", "mask_rate", "0.5"])
+    assert (config.mask_rate, config.max_steps) == (0.5, 7)
+    file.write_text("mask_rate: [\n")
+    with pytest.raises(ParameterError, match=re.escape(str(file))):
+        parse_arguments("x", ["-f", str(file)])
+
+
+def test_identity_leaves_out_what_does_not_matter() -> None:
+    base = make_config({})
+    same = make_config({"logging_steps": 3, "save_steps": 9, "runs_dir": "elsewhere", "mfu": 0.2})
+    assert identity_parameters(base) == identity_parameters(same)
+    assert identity_parameters(base) != identity_parameters(make_config({"learning_rate": 1e-4}))
+    vanilla = {"architecture": "vanilla"}
+    wider = make_config({**vanilla, "decoder_hidden_size": 32, "decoder_num_attention_heads": 1})
+    assert identity_parameters(make_config(vanilla)) == identity_parameters(wider)
+
+
+@pytest.mark.parametrize("n", [16, 32, 128, 512])
+@pytest.mark.parametrize("rate", [0.15, 0.3, 0.4, 0.5, 0.75])
+@pytest.mark.parametrize("split", ["80-10-10", "100-0-0", "80-20-0", "80-0-20", "70-20-10"])
+def test_corruption_counts_are_the_nearest_whole_numbers(n: int, rate: float, split: str) -> None:
+    counts = corruption_counts(n, rate, split)
+    total = sum(counts)
+    assert abs(total - rate * n) <= 0.5
+    for count, share in zip(counts, split.split("-"), strict=True):
+        assert abs(count - total * float(share) / 100) < 1
+
+
+def test_corruption_counts_by_hand() -> None:
+    assert corruption_counts(128, 0.4, "80-10-10") == (41, 5, 5)
+    assert corruption_counts(128, 0.5, "80-10-10") == (51, 7, 6)
+    assert corruption_counts(100, 0.3, "80-10-10") == (24, 3, 3)

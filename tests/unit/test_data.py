@@ -1,0 +1,377 @@
+"""Corpora, tokenizer, packing, cache: what a user's text becomes, and what bad text gets."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+
+from threeml_core.config import make_config
+from threeml_core.data import load_corpus, prepare_data, train_tokenizer
+from threeml_core.data.blocks import BlockWriter, TokenBlocks, batch_indices, epoch_order, token_dtype
+from threeml_core.data.bundled import bundled_articles, clean_line
+from threeml_core.data.corpus import PIECE_CHARACTERS
+from threeml_core.data.prepare import held_out, load_prepared
+from threeml_core.errors import CorpusError, DamagedFileError, StudyError
+
+TEXTS = ["First document.\nIts second line.\n", "Zweites Dokument, mit Umlaut: ä.\n", "Third.\n"]
+
+
+def read(corpus: str | Path, **settings) -> list[str]:
+    return ["".join(document) for document in load_corpus(str(corpus), **settings)]
+
+
+# -- formats --------------------------------------------------------------------------------------------------
+
+
+def compress(data: bytes, suffix: str) -> bytes:
+    if suffix == ".zst":
+        zstandard = pytest.importorskip("zstandard")
+        return zstandard.ZstdCompressor().compress(data)
+    return {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}[suffix](data)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".bz2", ".zst"])
+@pytest.mark.parametrize("kind", [".txt", ".jsonl", ".parquet"])
+def test_every_format_gives_the_same_documents(kind: str, suffix: str, tmp_path: Path) -> None:
+    if kind == ".txt":
+        data = "\n\n".join(text.strip("\n") for text in TEXTS).encode()
+    elif kind == ".jsonl":
+        data = "\n".join(json.dumps({"text": text}) for text in TEXTS).encode()
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        buffer = io.BytesIO()
+        parquet.write_table(pyarrow.table({"text": TEXTS, "other": [1, 2, 3]}), buffer)
+        data = buffer.getvalue()
+    path = tmp_path / f"corpus{kind}{suffix}"
+    path.write_bytes(compress(data, suffix))
+    assert [text.strip() for text in read(path)] == [text.strip() for text in TEXTS]
+
+
+def test_separators(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\n\none\ntwo\n\n\n\nthree\n")
+    assert read(path) == ["one\ntwo\n", "three\n"]
+    assert read(path, separator="line") == ["one\n", "two\n", "three\n"]
+    assert read(path, separator="file") == ["\n\none\ntwo\n\n\n\nthree\n"]
+
+
+def test_folders_and_several_corpora_are_joined_in_order(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "b.txt").write_text("b\n")
+    (folder / "a.txt").write_text("a\n")
+    (folder / "sub" / "c.jsonl").write_text('{"text": "c"}\n')
+    (folder / "README.md").write_text("not a corpus")
+    (tmp_path / "d.txt").write_text("d\n")
+    joined = read(f"{folder}, {tmp_path / 'd.txt'}")
+    assert [text.strip() for text in joined] == ["a", "b", "c", "d"]
+
+
+def test_a_reader_may_skip_documents(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\nmore\n\ntwo\nmore\n")
+    assert [next(document) for document in load_corpus(str(path))][1].startswith("two")
+
+
+def test_long_documents_come_in_pieces_and_lose_nothing(tmp_path: Path) -> None:
+    text = "word " * (PIECE_CHARACTERS // 2)
+    path = tmp_path / "long.txt"
+    path.write_text(text)
+    (document,) = [list(document) for document in load_corpus(str(path))]
+    assert len(document) > 2 and "".join(document) == text and max(map(len, document)) <= PIECE_CHARACTERS
+
+
+def test_hub_goes_through_datasets(tmp_path: Path) -> None:
+    """A local folder is a dataset to `datasets` too, so the path can be tested without a network."""
+    pytest.importorskip("datasets")
+    (tmp_path / "train.jsonl").write_text("\n".join(json.dumps({"content": text}) for text in TEXTS))
+    assert read(f"hub:{tmp_path}", text_column="content") == TEXTS
+    with pytest.raises(CorpusError, match="no column 'text' .there is: content."):
+        read(f"hub:{tmp_path}")
+
+
+def test_no_network_for_the_hub() -> None:
+    pytest.importorskip("datasets")
+    with pytest.raises(CorpusError, match="corpus hub:no-such/dataset: the hub did not give it.*local file") as caught:
+        read("hub:no-such/dataset")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.txt", b"", "is empty"),
+        ("binary.txt", b"abc\n\0\1\2\n", "looks binary"),
+        ("latin.txt", "gut\nschön\n".encode("latin1"), "not valid UTF-8 after line"),
+        ("cut.txt.gz", gzip.compress(b"x" * 100_000)[:-20], "damaged or truncated"),
+        ("cut.txt.xz", lzma.compress(b"some text\n" * 5000)[:-40], "damaged or truncated"),
+        ("not.txt.gz", b"this is no gzip", "damaged or truncated"),
+        ("bad.jsonl", b'{"text": "a"}\n{"text": \n', "line 2: not JSON"),
+        ("column.jsonl", b'{"body": "a"}\n', "no text in column 'text' .there is: body."),
+        ("bad.parquet", b"PAR1 but not really", "not a readable parquet"),
+        ("story.doc", b"text", "unknown format"),
+    ],
+)
+def test_bad_files(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(CorpusError, match=message) as caught:
+        read(path)
+    assert name in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_corpora(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="no such file or folder"):
+        read(tmp_path / "nowhere")
+    with pytest.raises(CorpusError, match="no .txt, .jsonl or .parquet"):
+        read(tmp_path)
+    with pytest.raises(CorpusError, match="corpus is empty"):
+        read(" , ")
+
+
+# -- the bundled text -----------------------------------------------------------------------------------------
+
+
+def test_bundled_text_is_clean_prose() -> None:
+    pytest.importorskip("gensim")
+    articles = dict(bundled_articles())
+    assert len(articles) > 95 and "Albedo" in articles and "Abraham Lincoln" in articles
+    text = "\n".join(articles.values())
+    assert len(text.split()) > 380_000
+    for mark in ("'''", "''", "[[", "]]", "{{", "}}", "<ref", "File:", "|", "==", "&nbsp;"):
+        assert mark not in text, mark
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "  '''Autism''' is a ''developmental'' disorder , seen early in life. ",
+            "Autism is a developmental disorder, seen early in life.",
+        ),
+        (
+            "Aristotle (; , 384-322 BC) was a philosopher born in Stagira.",
+            "Aristotle (384-322 BC) was a philosopher born in Stagira.",
+        ),
+        ("* a list item that is quite long, but it is a list item.", ""),
+        ("File:Kabylie.jpg|The range in snow, seen from the north side.", ""),
+        ("A caption without a full stop that is more than forty long", ""),
+        ("Short.", ""),
+    ],
+)
+def test_clean_line(line: str, expected: str) -> None:
+    assert clean_line(line) == expected
+
+
+# -- tokenizer ------------------------------------------------------------------------------------------------
+
+
+def test_tokenizer_is_robertas_kind(corpus_file: Path) -> None:
+    text = corpus_file.read_text().splitlines()
+    tokenizer = train_tokenizer(text, 300)
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    assert tokenizer.convert_tokens_to_ids(special) == [0, 1, 2, 3, 4] and len(tokenizer) == 300
+    strange = "The cat, naïvely: 猫 \t\n<x> & 12"
+    assert tokenizer.decode(tokenizer(strange, add_special_tokens=False).input_ids) == strange
+    ids = tokenizer("The cat.").input_ids
+    assert ids[0] == 0 and ids[-1] == 2
+    assert tokenizer("a", "b").input_ids.count(2) == 3
+    assert train_tokenizer(text, 300).get_vocab() == tokenizer.get_vocab()
+
+
+def test_vocabulary_too_small() -> None:
+    with pytest.raises(CorpusError, match="vocab_size=200: a byte-level tokenizer needs at least 261"):
+        train_tokenizer(["text"], 200)
+
+
+def test_tokenizer_without_mask(small: dict, tmp_path: Path, corpus_file: Path) -> None:
+    tokenizer = train_tokenizer(corpus_file.read_text().splitlines(), 300)
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    with pytest.raises(CorpusError, match="has no mask_token"):
+        prepare_data(make_config({**small, "tokenizer": str(tmp_path / "tokenizer")}))
+
+
+def test_unknown_tokenizer(small: dict) -> None:
+    with pytest.raises(CorpusError, match="tokenizer no-such/tokenizer: cannot be loaded") as caught:
+        prepare_data(make_config({**small, "tokenizer": "no-such/tokenizer"}))
+    assert "\n" not in str(caught.value)
+
+
+# -- packing --------------------------------------------------------------------------------------------------
+
+
+def test_blocks_hold_the_stream(tmp_path: Path) -> None:
+    """<s>, n-2 tokens, </s>; documents end with </s>; nothing is lost but the incomplete last block."""
+    writer = BlockWriter(tmp_path / "b.bin", 8, 0, 2, [0, 1, 2], 100)
+    documents = [list(range(10, 10 + k)) for k in (5, 1, 13, 2, 40)]
+    for ids in documents:
+        writer.add(ids[:3], False)
+        writer.add(ids[3:], True)
+    writer.close()
+    blocks = TokenBlocks(tmp_path / "b.bin", 8, writer.n_blocks, "uint16", writer.max_special_tokens)
+    content = blocks[:]
+    stream = [token for ids in documents for token in [*ids, 2]]
+    assert (content[:, 0] == 0).all() and (content[:, -1] == 2).all()
+    assert content[:, 1:-1].flatten().tolist() == stream[: 6 * len(blocks)]
+    assert len(stream) - 6 * len(blocks) < 6
+    assert torch.equal(torch.bincount(content.flatten(), minlength=100), torch.from_numpy(writer.counts))
+    assert writer.max_special_tokens == int((content < 3).sum(1).max())
+
+
+def test_integer_type_of_the_vocabulary() -> None:
+    assert token_dtype(65536) == np.uint16 and token_dtype(65537) == np.uint32
+    with pytest.raises(CorpusError, match="at most 2"):
+        token_dtype(2**32 + 1)
+
+
+def test_prepared_data(small: dict, corpus_file: Path) -> None:
+    data = prepare_data(make_config(small))
+    meta = data.meta
+    assert meta["train"]["documents"] + meta["validation"]["documents"] == 300
+    assert meta["train"]["words"] + meta["validation"]["words"] == len(corpus_file.read_text().split())
+    tokenizer = data.tokenizer()
+    text = corpus_file.read_text()
+    for blocks in (data.train, data.validation):
+        for piece in tokenizer.decode(blocks[0:1][0, 1:-1].tolist()).split("</s>"):
+            assert piece in text
+    first = {"".join(document).strip() for document in load_corpus(str(corpus_file))}
+    held = [document for document in first if held_out(document, 0.1)]
+    assert meta["validation"]["documents"] >= len(held) > 0
+    assert data.train_counts().sum() == len(data.train) * 32
+
+
+def test_validation_text_is_not_in_training(small: dict, tmp_path: Path) -> None:
+    """Equal documents, even twice in a corpus, fall on the same side."""
+    path = tmp_path / "twice.txt"
+    documents = [f"Document number {i} says {i * 7919}.\nIt has a second line." for i in range(200)]
+    path.write_text("\n\n".join(documents + documents))
+    data = prepare_data(make_config({**small, "corpus": str(path), "validation_fraction": 0.2}))
+    tokenizer = data.tokenizer()
+
+    def numbers(blocks: TokenBlocks) -> set[str]:
+        whole = tokenizer.decode(blocks[:][:, 1:-1].flatten().tolist())
+        return {part.split(" says")[0].split()[-1] for part in whole.split("Document")[2:-1] if " says" in part}
+
+    assert numbers(data.train).isdisjoint(numbers(data.validation)) and numbers(data.validation)
+
+
+def test_cache_is_used_and_follows_content(small: dict, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(f"Some text, number {i}.\nAnd more text, of which there is a lot." for i in range(200)))
+    config = make_config({**small, "corpus": str(path)})
+    first = prepare_data(config)
+    stamp = (first.folder / "meta.json").stat().st_mtime_ns
+    assert prepare_data(config).folder == first.folder
+    assert (first.folder / "meta.json").stat().st_mtime_ns == stamp
+    copy = tmp_path / "elsewhere" / "text.txt"
+    copy.parent.mkdir()
+    copy.write_bytes(path.read_bytes())
+    assert prepare_data(make_config({**small, "corpus": str(copy)})).data_id == first.data_id
+    assert prepare_data(config.replace(mask_rate=0.5)).data_id == first.data_id
+    assert prepare_data(config.replace(sequence_length=16)).data_id != first.data_id
+    path.write_text(path.read_text() + "\n\nOne more document.")
+    assert prepare_data(config).data_id != first.data_id
+
+
+def test_prepared_folder_as_corpus(small: dict) -> None:
+    data = prepare_data(make_config(small))
+    again = prepare_data(make_config({**small, "corpus": str(data.folder)}))
+    assert again.data_id == data.data_id
+    with pytest.raises(CorpusError, match="was prepared with sequence_length=32, asked for 16"):
+        prepare_data(make_config({**small, "corpus": str(data.folder), "sequence_length": 16}))
+
+
+def test_damaged_cache(small: dict, tmp_path: Path) -> None:
+    data = prepare_data(make_config({**small, "runs_dir": str(tmp_path)}))
+    with (data.folder / "train.bin").open("r+b") as handle:
+        handle.truncate(1000)
+    with pytest.raises(DamagedFileError, match="train.bin has 1000 bytes instead of .*remove the folder"):
+        prepare_data(make_config({**small, "runs_dir": str(tmp_path)}))
+    (data.folder / "meta.json").write_text("{")
+    with pytest.raises(DamagedFileError, match="meta.json cannot be read"):
+        load_prepared(data.folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        ("One short document.", {}, "validation set is empty|train text is shorter"),
+        ("a b c\n\n" * 3, {"validation_fraction": 0.0}, "the validation set is empty"),
+        ("\n\n \n", {}, "validation set is empty|no text in it"),
+        ("\n\n".join(f"Text {i}." for i in range(400)), {"validation_fraction": 0.002}, "validation"),
+    ],
+)
+def test_too_little_text(text: str, settings: dict, message: str, small: dict, tmp_path: Path) -> None:
+    path = tmp_path / "few.txt"
+    path.write_text(text)
+    config = make_config({**small, "corpus": str(path), "runs_dir": str(tmp_path / "runs"), **settings})
+    with pytest.raises(CorpusError, match=message):
+        prepare_data(config)
+    left = [p for p in (tmp_path / "runs" / "data").iterdir() if p.is_dir()]
+    assert not left, "a refused corpus leaves no folder behind"
+
+
+def test_memory_is_bounded(tmp_path: Path, small: dict) -> None:
+    """Ten times the text does not take ten times the memory (Python's own; tokenizers' is fixed by the chunk)."""
+    peaks = []
+    for megabytes in (6, 60):
+        path = tmp_path / f"{megabytes}.txt"
+        path.write_text("\n\n".join(f"The text of document {i} goes on. " * 30 for i in range(megabytes * 1000)))
+        config = make_config(
+            {**small, "corpus": str(path), "runs_dir": str(tmp_path / "runs"), "tokenizer_megabytes": 1}
+        )
+        tracemalloc.start()
+        prepare_data(config)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        path.unlink()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_disk_full_leaves_nothing(small: dict, tmp_path: Path) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(StudyError, match="the disk is full or a file size limit is reached"):
+            prepare_data(make_config({**small, "runs_dir": str(tmp_path)}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [p for p in (tmp_path / "data").iterdir() if p.is_dir()] == []
+
+
+# -- order ----------------------------------------------------------------------------------------------------
+
+
+def test_epochs_visit_every_block_once() -> None:
+    seen = np.concatenate([batch_indices(10, 4, step, seed=3) for step in range(10)])
+    assert all(sorted(seen[i : i + 10]) == list(range(10)) for i in range(0, 40, 10))
+    assert not np.array_equal(seen[:10], seen[10:20])
+    assert np.array_equal(seen[:10], epoch_order(10, 3, 0))
+    assert np.array_equal(batch_indices(10, 25, 0, 3), np.concatenate([epoch_order(10, 3, e) for e in range(3)])[:25])
+
+
+# -- the founders' corpus -------------------------------------------------------------------------------------
+
+
+def test_real_sample(shared_data: Path, small: dict) -> None:
+    data = prepare_data(
+        make_config({**small, "corpus": str(shared_data / "corpus" / "sample.txt.gz"), "vocab_size": 2000})
+    )
+    assert data.meta["train"]["documents"] + data.meta["validation"]["documents"] == 607
+    assert data.meta["train"]["words"] + data.meta["validation"]["words"] == 1_866_573

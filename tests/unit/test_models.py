@@ -1,0 +1,245 @@
+"""The models: equivalences, initialisation, losses, round trips, the traps of the libraries underneath."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from threeml_core import flops
+from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
+from threeml_core.masking import CorruptedBatch, Masking, corrupt
+from threeml_core.models import build_model
+
+VOCAB, N = 120, 24
+VARIANTS = list(itertools.product(ARCHITECTURES, ("pre", "post")))
+
+
+def make(architecture: str, layer_norm: str = "pre", **settings) -> tuple[StudyConfig, torch.nn.Module]:
+    config = make_config(
+        {
+            "architecture": architecture,
+            "layer_norm": layer_norm,
+            "sequence_length": N,
+            "hidden_size": 32,
+            "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+            **settings,
+        }
+    )
+    torch.manual_seed(0)
+    return config, build_model(config, VOCAB, mask_token_id=4).eval()
+
+
+def batch_of(rows: int = 6, seed: int = 0, **settings) -> CorruptedBatch:
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(5, VOCAB, (rows, N), generator=generator)
+    ids[:, 0], ids[:, -1] = 0, 2
+    batch = corrupt(ids, Masking(4, (0, 1, 2, 3, 4), VOCAB, **settings), generator)
+    assert isinstance(batch, CorruptedBatch)
+    return batch
+
+
+@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+@pytest.mark.parametrize("visible_head", ["shared", "separate"])
+def test_fast_path_equals_ordinary_forward(architecture: str, layer_norm: str, visible_head: str) -> None:
+    """The dense gather gives what a full-length run with the [MASK] keys hidden gives."""
+    _, model = make(architecture, layer_norm, visible_head=visible_head)
+    batch = batch_of()
+    fast = model(corrupted=batch)
+    for attention_mask in (None, torch.ones_like(batch.input_ids)):
+        ordinary = model(batch.input_ids, attention_mask, batch.labels)
+        at = ordinary.logits.gather(1, batch.corrupted_idx[..., None].expand(-1, -1, VOCAB))
+        assert (fast.logits - at).abs().max() < 1e-6
+        assert fast.loss.item() == pytest.approx(ordinary.loss.item(), abs=1e-6)
+
+
+def test_gathered_encoder_needs_the_original_positions() -> None:
+    _, model = make("self")
+    batch = batch_of()
+    kept = batch.input_ids.gather(1, batch.keep_idx)
+    full = model.encoder(
+        batch.input_ids,
+        attention_mask=(batch.input_ids != 4).long(),
+        position_ids=model._positions(torch.arange(N))[None],
+    ).last_hidden_state
+    expected = full.gather(1, batch.keep_idx[..., None].expand(-1, -1, 32))
+    assert (model._encode_kept(batch) - expected).abs().max() < 1e-6
+    renumbered = model.encoder(kept).last_hidden_state
+    assert (renumbered - expected).abs().max() > 0.5
+
+
+def test_positions_are_robertas_own() -> None:
+    """What pre-training calls position i is what RoBERTa gives token i at fine-tuning."""
+    _, model = make("vanilla")
+    ids = batch_of().input_ids
+    with_ours = model._encode(ids, model._positions(torch.arange(N))[None])
+    assert torch.equal(with_ours, model.encoder(ids).last_hidden_state)
+
+
+@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+def test_padding_changes_nothing(architecture: str, layer_norm: str) -> None:
+    _, model = make(architecture, layer_norm, max_position_embeddings=N + 10)
+    ids = batch_of().input_ids
+    alone = model(ids).logits
+    padding = torch.full((len(ids), 5), 1)
+    for padded, where in ((torch.cat([ids, padding], 1), slice(0, N)), (torch.cat([padding, ids], 1), slice(5, None))):
+        logits = model(padded, (padded != 1).long()).logits[:, where]
+        assert (logits - alone).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("architecture", ["self", "cross"])
+def test_any_number_of_masks_a_row(architecture: str) -> None:
+    """Rows with no [MASK], one, and nothing but [MASK]s in one batch: finite, with finite gradients."""
+    _, model = make(architecture)
+    ids = batch_of(3).input_ids
+    ids[0][ids[0] == 4] = 7
+    ids[1, 1:] = 9
+    ids[1, 3] = 4
+    ids[2] = 4
+    out = model.train()(ids, torch.ones_like(ids), ids)
+    out.loss.backward()
+    assert torch.isfinite(out.logits).all()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    alone = model.eval()(ids[:1]).logits
+    assert (model(ids).logits[:1] - alone).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+def test_attention_is_bidirectional(architecture: str, layer_norm: str) -> None:
+    """The prediction at the first [MASK] depends on the last kept token and on the last [MASK]'s place."""
+    _, model = make(architecture, layer_norm)
+    ids = torch.arange(5, 5 + N)[None].clone()
+    ids[0, [1, 20]] = 4
+    changed = ids.clone()
+    changed[0, -1] = 50
+    before, after = model(ids).logits[0, 1], model(changed).logits[0, 1]
+    assert (before - after).abs().max() > 1e-5
+    more = ids.clone()
+    more[0, 22] = 4
+    assert (model(more).logits[0, 1] - before).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("architecture", ["self", "cross"])
+def test_the_encoder_never_sees_a_mask(architecture: str) -> None:
+    """Masked tokens' ids cannot reach any logit: whatever stood there, the result is the same."""
+    _, model = make(architecture)
+    batch = batch_of()
+    other = batch.map(lambda tensor: tensor.clone())
+    other.input_ids.scatter_(1, other.mask_idx, 33)
+    assert torch.equal(model(corrupted=batch).logits, model(corrupted=other).logits)
+    word = model.get_input_embeddings().weight
+    model.train()(corrupted=batch).loss.backward()
+    with torch.no_grad():
+        tokens = set(batch.input_ids.unique().tolist()) - {4}
+    assert 4 not in tokens and word.grad is not None
+
+
+@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+def test_initialisation(architecture: str, layer_norm: str) -> None:
+    _, model = make(architecture, layer_norm, hidden_size=128, initializer_range=0.02)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2 and parameter.numel() > 4000:
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.1), name
+        elif "norm" in name.lower() and name.endswith("weight"):
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+        elif name.endswith("bias"):
+            assert torch.equal(parameter, torch.zeros_like(parameter)), name
+    if architecture != "vanilla":
+        assert model.mask_embedding.std().item() == pytest.approx(0.02, rel=0.5)
+        assert (model.decoder_positions.weight[1] == 0).all()
+    loss = model(corrupted=batch_of()).loss.item()
+    assert loss == pytest.approx(math.log(VOCAB), rel=0.05)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_dropout_rates_are_the_papers(architecture: str) -> None:
+    """Hidden and attention dropout as asked; none inside the decoder's FFN, as in BERT."""
+    _, model = make(architecture, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
+    for layer in getattr(model, "decoder_layers", []):
+        assert (layer.dropout1.p, layer.dropout2.p, layer.dropout.p) == (0.3, 0.3, 0.0)
+        assert layer.self_attn.dropout == 0.2
+        if architecture == "cross":
+            assert (layer.dropout3.p, layer.multihead_attn.dropout) == (0.3, 0.2)
+
+
+@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+@pytest.mark.parametrize("visible_head", ["shared", "separate"])
+def test_every_parameter_learns_and_is_counted(architecture: str, layer_norm: str, visible_head: str) -> None:
+    config, model = make(architecture, layer_norm, visible_head=visible_head)
+    assert sum(p.numel() for p in model.parameters()) == flops.parameter_count(config, VOCAB)
+    model.train()(corrupted=batch_of()).loss.backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] in (
+        [],
+        # key biases shift all scores of a query alike and have no gradient but rounding
+        [n for n, p in model.named_parameters() if n.endswith("key.bias") and not p.grad.any()],
+    )
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_loss_is_the_mean_over_all_corrupted_tokens(architecture: str) -> None:
+    _, model = make(architecture)
+    batch = batch_of()
+    out = model(corrupted=batch)
+    by_hand = F.cross_entropy(out.logits.flatten(0, 1), batch.targets.flatten())
+    assert out.loss.item() == pytest.approx(by_hand.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_micro_batches_give_the_gradient_of_one_big_batch(architecture: str) -> None:
+    _, model = make(architecture)
+    batch = batch_of()
+    count = int((batch.labels != -100).sum())
+    model(corrupted=batch, num_items_in_batch=count).loss.backward()
+    whole = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    for part in batch.split(2):
+        model(corrupted=part, num_items_in_batch=count).loss.backward()
+    for name, p in model.named_parameters():
+        assert torch.allclose(p.grad, whole[name], atol=1e-7), name
+
+
+@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+def test_save_and_load(architecture: str, layer_norm: str, tmp_path: Path) -> None:
+    _, model = make(architecture, layer_norm, visible_head="separate")
+    with torch.no_grad():
+        for parameter in model.parameters():  # no value may survive by being the default
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    model.save_pretrained(tmp_path)
+    loaded, info = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(loaded) is type(model)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    state, other = model.state_dict(), loaded.state_dict()
+    assert state.keys() == other.keys() and all(torch.equal(state[key], other[key]) for key in state)
+    batch = batch_of()
+    assert torch.equal(model(corrupted=batch).logits, loaded.eval()(corrupted=batch).logits)
+    assert loaded.config.mask_token_id == 4 and loaded.config.encoder.to_dict() == model.config.encoder.to_dict()
+
+
+@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+def test_exported_encoder_is_an_ordinary_roberta(architecture: str, layer_norm: str, tmp_path: Path) -> None:
+    _, model = make(architecture, layer_norm)
+    model.encoder.save_pretrained(tmp_path)
+    ids = batch_of().input_ids
+    alone = AutoModel.from_pretrained(tmp_path, add_pooling_layer=False).eval()
+    assert type(alone).__name__ == {"pre": "RobertaPreLayerNormModel", "post": "RobertaModel"}[layer_norm]
+    assert torch.equal(alone(ids).last_hidden_state, model.encoder(ids).last_hidden_state)
+    _, info = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=3, output_loading_info=True)
+    assert sorted(info["missing_keys"]) == [
+        f"classifier.{part}.{kind}" for part in ("dense", "out_proj") for kind in ("bias", "weight")
+    ]
+    assert not info["unexpected_keys"]
+
+
+def test_ordinary_forward_needs_to_know_the_mask_token() -> None:
+    config, _ = make("self")
+    model = build_model(config, VOCAB)
+    with pytest.raises(ValueError, match="mask_token_id"):
+        model(batch_of().input_ids)
+    with pytest.raises(ValueError, match="input_ids or a CorruptedBatch"):
+        model()

@@ -1,0 +1,462 @@
+"""The parameters of a study: one flat, typed list; presets; checks. No torch here.
+
+Every value has one of four sources, kept in `StudyConfig.sources`: `given` (papermill `-p`/`-f`, a command
+line, a notebook cell), `preset <name>`, `default`, or `derived` (computed from another value because it was
+left open). Standard library and PyYAML only, so a GPU host with no more than torch and transformers can use it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+import yaml
+
+from threeml_core.errors import ParameterError
+from threeml_core.files import PROJECT_ROOT
+
+ARCHITECTURES = ("vanilla", "self", "cross")
+
+
+def parameter(default: Any, meaning: str, choices: tuple[str, ...] = ()) -> Any:
+    """A field of `StudyConfig`: its default, its one-line meaning (with unit), its allowed values."""
+    metadata = {"meaning": meaning, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """All parameters of a study. Names are the field's (Hugging Face); rates are fractions, lengths are tokens."""
+
+    # study
+    preset: str = parameter("tiny", "a file in params/ that gives every value not given here")
+    seed: int = parameter(0, "seed of initialisation, data order, corruption and dropout")
+    runs_dir: str = parameter("runs", "folder of all run folders; relative: below the project")
+
+    # data
+    corpus: str = parameter(
+        "bundled", "bundled | a file or folder | hub:<dataset>[:<config>] | a prepared folder; join with commas"
+    )
+    validation_corpus: Optional[str] = parameter(None, "a corpus for validation; None: documents of `corpus`")
+    validation_fraction: float = parameter(0.05, "share of documents held out when validation_corpus is None")
+    document_separator: str = parameter(
+        "blank-line", "what ends a document in a .txt file", ("blank-line", "line", "file")
+    )
+    text_column: str = parameter("text", "column that holds the text in jsonl, parquet and hub datasets")
+    tokenizer: str = parameter("train", "train (byte-level BPE on the corpus) | a Hugging Face name or folder")
+    vocab_size: int = parameter(50265, "tokens in a trained vocabulary; for `tokenizer: train` and the cost model")
+    tokenizer_megabytes: int = parameter(200, "at most this much text, from the start, trains the tokenizer; MB")
+    sequence_length: int = parameter(128, "n: tokens in a block, special tokens included")
+
+    # model
+    architecture: str = parameter("self", "vanilla | self (3ML_self) | cross (3ML_cross)", ARCHITECTURES)
+    layer_norm: str = parameter("pre", "pre | post: where LayerNorm stands", ("pre", "post"))
+    num_hidden_layers: int = parameter(24, "l_en: encoder blocks")
+    hidden_size: int = parameter(1024, "d_en: encoder width")
+    num_attention_heads: int = parameter(16, "encoder attention heads")
+    intermediate_size: Optional[int] = parameter(None, "encoder FFN width; None: 4 x hidden_size")
+    max_position_embeddings: Optional[int] = parameter(None, "rows of both position tables; None: n + 2")
+    decoder_num_hidden_layers: int = parameter(2, "l_de: decoder blocks")
+    decoder_hidden_size: Optional[int] = parameter(None, "d_de: decoder width; None: hidden_size / 2")
+    decoder_num_attention_heads: Optional[int] = parameter(None, "decoder heads; None: the encoder's head size")
+    visible_head: str = parameter(
+        "shared", "3ML_cross: head for replaced and unchanged tokens: shared | separate", ("shared", "separate")
+    )
+    hidden_dropout_prob: float = parameter(0.1, "dropout on hidden states")
+    attention_probs_dropout_prob: float = parameter(0.1, "dropout on attention weights")
+    initializer_range: float = parameter(0.02, "standard deviation of the normal initialisation")
+
+    # masking
+    mask_rate: float = parameter(0.4, "r: share of the tokens of a block that is corrupted")
+    mask_split: str = parameter("80-10-10", "percent of corrupted tokens masked-replaced-unchanged")
+    mask_counts: str = parameter(
+        "exact", "exact (same counts in every block) | probabilistic (fairseq's draw)", ("exact", "probabilistic")
+    )
+    mask_special_tokens: bool = parameter(False, "may special tokens be corrupted, as in fairseq")
+
+    # optimisation
+    max_steps: int = parameter(23000, "u: optimizer updates")
+    batch_size: int = parameter(4096, "b: blocks in an update")
+    micro_batch_size: Optional[int] = parameter(None, "blocks in a forward pass; None: batch_size")
+    learning_rate: float = parameter(2e-3, "peak learning rate")
+    warmup_ratio: float = parameter(0.06, "share of max_steps with a rising learning rate; then linear to zero")
+    weight_decay: float = parameter(0.01, "AdamW decay; biases and LayerNorm are left out")
+    adam_beta1: float = parameter(0.9, "AdamW beta 1")
+    adam_beta2: float = parameter(0.98, "AdamW beta 2")
+    adam_epsilon: float = parameter(1e-6, "AdamW epsilon")
+    max_grad_norm: float = parameter(0.0, "gradient clipping; 0: off (the paper sets 1.0 if gradients explode)")
+    device: Optional[str] = parameter(None, "cpu | cuda | cuda:1; None: the first GPU if there is one")
+    bf16: Optional[bool] = parameter(None, "bfloat16 autocast; None: on a GPU")
+    torch_compile: Optional[bool] = parameter(None, "compile the model; None: on a GPU")
+
+    # evaluation and records
+    eval_mask_rate: float = parameter(0.4, "mask_rate of the one fixed corruption all models are validated on")
+    eval_mask_split: str = parameter("80-10-10", "mask_split of that corruption")
+    eval_batch_size: int = parameter(32, "blocks in a validation forward pass")
+    max_eval_blocks: int = parameter(2048, "at most this many validation blocks, evenly over the text")
+    eval_steps: int = parameter(1000, "updates between validations; one more at the end")
+    logging_steps: int = parameter(100, "updates between metric lines")
+    save_steps: int = parameter(1000, "updates between saved states, from which a run resumes")
+    tensorboard: bool = parameter(False, "write TensorBoard scalars beside metrics.jsonl")
+
+    # cost plan (00_cost_model); nothing here changes a result
+    gpu_name: str = parameter("H100 SXM", "the GPU of the plan, a label")
+    gpu_tflops: float = parameter(989.0, "its dense bf16 peak; TFLOP/s")
+    gpu_watts: float = parameter(700.0, "its power draw; W")
+    mfu: float = parameter(0.4, "model FLOPs utilisation assumed: share of the peak that the model gets")
+
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Fill values left open, then check ranges and combinations."""
+        sources = dict(self.sources)
+        for name in PARAMETERS:
+            sources.setdefault(name, "default")
+        if self.num_attention_heads < 1:
+            raise ParameterError(f"num_attention_heads={self.num_attention_heads}: expected at least 1")
+        head_size = max(1, self.hidden_size // self.num_attention_heads)
+        width = self.decoder_hidden_size or self.hidden_size // 2
+        derived = {
+            "intermediate_size": 4 * self.hidden_size,
+            "max_position_embeddings": self.sequence_length + 2,
+            "decoder_hidden_size": width,
+            "decoder_num_attention_heads": max(1, width // head_size),
+            "micro_batch_size": self.batch_size,
+        }
+        for name, value in derived.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+                sources[name] = "derived"
+        object.__setattr__(self, "sources", types.MappingProxyType(sources))
+        _check(self)
+
+    def parameters(self) -> dict[str, Any]:
+        """Name -> resolved value, in the order of the class."""
+        return {name: getattr(self, name) for name in PARAMETERS}
+
+    def replace(self, **changes: Any) -> StudyConfig:
+        """A copy with other values; what was derived is derived again."""
+        kept = {name: getattr(self, name) for name in PARAMETERS if self.sources[name] != "derived"}
+        sources = {name: source for name, source in self.sources.items() if source != "derived"}
+        return StudyConfig(**{**kept, **changes}, sources={**sources, **dict.fromkeys(changes, "given")})
+
+
+PARAMETERS: dict[str, dataclasses.Field[Any]] = {
+    field.name: field for field in dataclasses.fields(StudyConfig) if field.name != "sources"
+}
+_TYPES = typing.get_type_hints(StudyConfig)
+
+DATA_PARAMETERS = (
+    "corpus",
+    "validation_corpus",
+    "validation_fraction",
+    "document_separator",
+    "text_column",
+    "tokenizer",
+    "vocab_size",
+    "tokenizer_megabytes",
+    "sequence_length",
+)
+"""What decides the token blocks."""
+
+_NO_EFFECT_ON_RESULT = {
+    *DATA_PARAMETERS,  # stand in the identity through the fingerprint of the data
+    "preset",
+    "runs_dir",
+    "device",
+    "eval_batch_size",
+    "logging_steps",
+    "save_steps",
+    "tensorboard",
+    "gpu_name",
+    "gpu_tflops",
+    "gpu_watts",
+    "mfu",
+}
+_DECODER_ONLY = {
+    "decoder_num_hidden_layers",
+    "decoder_hidden_size",
+    "decoder_num_attention_heads",
+    "visible_head",
+}
+
+
+def identity_parameters(config: StudyConfig) -> dict[str, Any]:
+    """The parameters that decide the result of a pre-training run, given its data."""
+    dropped = set(_NO_EFFECT_ON_RESULT)
+    if config.architecture == "vanilla":
+        dropped |= _DECODER_ONLY
+    elif config.architecture == "self":
+        dropped.add("visible_head")
+    return {name: value for name, value in config.parameters().items() if name not in dropped}
+
+
+# -- masking arithmetic, shared by the cost model and the corruption ------------------------------------------
+
+
+def parse_mask_split(mask_split: str) -> tuple[float, float, float]:
+    """`"80-10-10"` -> (0.8, 0.1, 0.1): shares of corrupted tokens masked, replaced and unchanged.
+
+    Raises:
+        ParameterError: not three numbers, one is negative, or they do not sum to 100.
+    """
+    try:
+        shares = [float(part) for part in str(mask_split).split("-")]
+    except ValueError:
+        shares = []
+    if len(shares) != 3 or not math.isclose(sum(shares), 100.0) or min(shares) < 0:
+        raise ParameterError(
+            f"mask_split={mask_split!r}: expected masked-replaced-unchanged percentages that sum to 100, "
+            "such as '80-10-10' or '100-0-0'"
+        )
+    return shares[0] / 100, shares[1] / 100, shares[2] / 100
+
+
+def corruption_counts(n: int, mask_rate: float, mask_split: str) -> tuple[int, int, int]:
+    """Tokens masked, replaced and unchanged in every block of `n` tokens.
+
+    The total is `mask_rate * n` rounded half up; the split is rounded down and what is left over goes to the
+    largest remainders (the first of equal ones), so that the three always sum to the total.
+    """
+    shares = parse_mask_split(mask_split)
+    total = math.floor(mask_rate * n + 0.5)
+    # rounding to 9 digits keeps 0.1 * 30 = 3.0000000000000004 from counting as a remainder
+    exact = [round(share * total, 9) for share in shares]
+    counts = [math.floor(value) for value in exact]
+    order = sorted(range(3), key=lambda i: (-(exact[i] - counts[i]), i))
+    for i in order[: total - sum(counts)]:
+        counts[i] += 1
+    return counts[0], counts[1], counts[2]
+
+
+# -- checks ---------------------------------------------------------------------------------------------------
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ParameterError(message)
+
+
+def _check(c: StudyConfig) -> None:
+    for name, field in PARAMETERS.items():
+        value, choices = getattr(c, name), field.metadata["choices"]
+        if choices:
+            _require(value in choices, f"{name}={value!r}: expected one of {', '.join(choices)}")
+        if isinstance(value, float):
+            _require(math.isfinite(value), f"{name}={value}: expected a finite number")
+    for name in (
+        "vocab_size",
+        "tokenizer_megabytes",
+        "num_hidden_layers",
+        "hidden_size",
+        "intermediate_size",
+        "decoder_num_hidden_layers",
+        "decoder_hidden_size",
+        "decoder_num_attention_heads",
+        "max_steps",
+        "batch_size",
+        "micro_batch_size",
+        "eval_batch_size",
+        "max_eval_blocks",
+        "eval_steps",
+        "logging_steps",
+        "save_steps",
+    ):
+        _require(getattr(c, name) >= 1, f"{name}={getattr(c, name)}: expected at least 1")
+    _require(0 <= c.seed < 2**32, f"seed={c.seed}: expected 0 to 2^32 - 1")
+    for name in ("mask_rate", "eval_mask_rate"):
+        rate = getattr(c, name)
+        _require(
+            0 < rate < 1,
+            f"{name}={rate}: expected a fraction above 0 and below 1, such as 0.4 (40% of the tokens)",
+        )
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "warmup_ratio", "validation_fraction"):
+        _require(0 <= getattr(c, name) < 1, f"{name}={getattr(c, name)}: expected 0 or more and below 1")
+    for name in ("adam_beta1", "adam_beta2"):
+        _require(0 <= getattr(c, name) < 1, f"{name}={getattr(c, name)}: expected 0 or more and below 1")
+    for name in ("learning_rate", "adam_epsilon", "initializer_range", "gpu_tflops", "gpu_watts"):
+        _require(getattr(c, name) > 0, f"{name}={getattr(c, name)}: expected more than 0")
+    for name in ("weight_decay", "max_grad_norm"):
+        _require(getattr(c, name) >= 0, f"{name}={getattr(c, name)}: expected 0 or more")
+    _require(0 < c.mfu <= 1, f"mfu={c.mfu}: expected a fraction above 0, at most 1")
+    _require(c.sequence_length >= 4, f"sequence_length={c.sequence_length}: expected at least 4 tokens")
+    _require(
+        c.max_position_embeddings is None or c.max_position_embeddings >= c.sequence_length + 2,
+        f"max_position_embeddings={c.max_position_embeddings}: expected at least sequence_length + 2 = "
+        f"{c.sequence_length + 2}",
+    )
+    for width, heads in (
+        ("hidden_size", "num_attention_heads"),
+        ("decoder_hidden_size", "decoder_num_attention_heads"),
+    ):
+        d, h = getattr(c, width), getattr(c, heads)
+        _require(d % h == 0, f"{heads}={h} does not divide {width}={d}: choose heads that divide the width")
+    assert c.micro_batch_size is not None
+    _require(
+        c.batch_size % c.micro_batch_size == 0,
+        f"micro_batch_size={c.micro_batch_size} does not divide batch_size={c.batch_size}",
+    )
+    for rate_name, split_name in (("mask_rate", "mask_split"), ("eval_mask_rate", "eval_mask_split")):
+        rate, split = getattr(c, rate_name), getattr(c, split_name)
+        counts = corruption_counts(c.sequence_length, rate, split)
+        shares = parse_mask_split(split)
+        _require(
+            shares[0] > 0,
+            f"{split_name}={split!r} masks nothing: 3ML restores [MASK] tokens, give the first number above 0",
+        )
+        _require(
+            counts[0] >= 1,
+            f"{rate_name}={rate} masks no token in a block of {c.sequence_length}: raise it to at least "
+            f"{1.5 / c.sequence_length / shares[0]:.3f} or take longer blocks",
+        )
+        # two special tokens a block are never corrupted
+        _require(
+            sum(counts) <= c.sequence_length - 2 or c.mask_special_tokens and counts[0] < c.sequence_length,
+            f"{rate_name}={rate} corrupts {sum(counts)} of {c.sequence_length} tokens, but 2 are special tokens "
+            f"and stay: lower it to at most {(c.sequence_length - 2) / c.sequence_length:.3f}",
+        )
+
+
+# -- resolving ------------------------------------------------------------------------------------------------
+
+
+def _type_of(name: str) -> tuple[type, bool]:
+    hint = _TYPES[name]
+    args = [a for a in typing.get_args(hint) if a is not type(None)]
+    return (args[0], True) if args else (hint, False)
+
+
+def _coerce(name: str, value: Any, where: str) -> Any:
+    """A value from YAML or from papermill's `-p` as the parameter's type. `2e-3` may arrive as a string."""
+    kind, optional = _type_of(name)
+    if optional and (value is None or isinstance(value, str) and value.lower() in ("none", "null")):
+        return None
+    wrong = ParameterError(f"{name}={value!r}{where}: expected {kind.__name__}{' or None' if optional else ''}")
+    if kind is str:
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return ",".join(value)
+        if not isinstance(value, str):
+            raise wrong
+        return value
+    if kind is bool:
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if not isinstance(value, bool):
+            raise wrong
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise wrong
+    if isinstance(value, int):
+        return kind(value)
+    try:
+        number = float(value)
+    except ValueError:
+        raise wrong from None
+    if kind is int:
+        if not number.is_integer():
+            raise wrong
+        return int(number)
+    return number
+
+
+def _known(name: str, where: str) -> None:
+    if name in PARAMETERS:
+        return
+    close = difflib.get_close_matches(name, PARAMETERS, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known parameters: {', '.join(PARAMETERS)}"
+    raise ParameterError(f"unknown parameter {name!r}{where}: {hint}")
+
+
+def preset_names() -> list[str]:
+    """Names of the files in params/."""
+    return sorted(path.stem for path in (PROJECT_ROOT / "params").glob("*.yaml"))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ParameterError(f"cannot read parameters from {path}: {reason}") from None
+    if not isinstance(values, dict):
+        raise ParameterError(f"{path}: expected lines 'name: value', one for each parameter")
+    return values
+
+
+def load_preset(name: str) -> dict[str, Any]:
+    """Values of the preset `name`, coerced to their types.
+
+    Raises:
+        ParameterError: no such preset, or it holds an unknown or badly typed parameter.
+    """
+    names = preset_names()
+    if name not in names:
+        close = difflib.get_close_matches(str(name), names, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
+        raise ParameterError(f"unknown preset {name!r}: {hint}")
+    where = f" in params/{name}.yaml"
+    values = _read_yaml(PROJECT_ROOT / "params" / f"{name}.yaml")
+    for key in values:
+        _known(key, where)
+    return {key: _coerce(key, value, where) for key, value in values.items()}
+
+
+def make_config(given: Mapping[str, Any]) -> StudyConfig:
+    """Preset values overlaid with `given`; a given None means "not given".
+
+    Raises:
+        ParameterError: unknown name (with the nearest known one), wrong type, out of range.
+    """
+    for name in given:
+        _known(name, "")
+    given = {name: _coerce(name, value, "") for name, value in given.items() if value is not None}
+    preset = given.get("preset", "tiny")
+    values = load_preset(preset)
+    sources = dict.fromkeys(values, f"preset {preset}") | dict.fromkeys(given, "given")
+    return StudyConfig(**{**values, **given, "preset": preset}, sources=sources)
+
+
+_KERNEL_NAMES = {"In", "Out", "get_ipython", "exit", "quit", "open", "display"}
+
+
+def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
+    """The parameters of a notebook: call it as `resolve_parameters(globals())` before anything else is defined.
+
+    Whatever plain value stands in the notebook's globals at that point came from the `parameters` cell or from
+    papermill, so a name we do not know is a misspelt parameter and is refused. Objects (modules, records,
+    figures) are passed over, so the cell can be run again in JupyterLab after the rest of the notebook.
+    """
+    plain = (str, int, float, bool, list, tuple, dict, type(None))
+    given = {
+        name: value
+        for name, value in namespace.items()
+        if not name.startswith("_") and name not in _KERNEL_NAMES and isinstance(value, plain)
+    }
+    return make_config(given)
+
+
+def parse_arguments(description: str, arguments: list[str] | None = None) -> StudyConfig:
+    """A command line with papermill's own `-f FILE` and `-p NAME VALUE` -> `StudyConfig`."""
+    listing = "\n".join(f"  {name:30} {field.metadata['meaning']}" for name, field in PARAMETERS.items())
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog=f"parameters:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-f", "--parameters-file", action="append", default=[], metavar="FILE", help="YAML file")
+    parser.add_argument(
+        "-p", "--parameter", action="append", default=[], nargs=2, metavar=("NAME", "VALUE"), help="one parameter"
+    )
+    options = parser.parse_args(arguments)
+    given: dict[str, Any] = {}
+    for file in options.parameters_file:
+        given |= _read_yaml(Path(file))
+    given |= dict(options.parameter)
+    return make_config(given)

@@ -1,0 +1,318 @@
+"""Corpora: a stream of documents from bundled text, files, folders or the Hugging Face hub, in bounded memory."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from threeml_core.config import StudyConfig
+from threeml_core.data.bundled import bundled_articles, bundled_file
+from threeml_core.errors import CorpusError
+from threeml_core.files import fingerprint, project_path, sha256_file, write_json
+
+PIECE_CHARACTERS = 1_000_000
+"""A longer document is passed on in pieces, so that memory stays bounded whatever the corpus."""
+
+_COMPRESSED = {".gz", ".xz", ".bz2", ".zst"}
+_FORMATS = {".txt", ".jsonl", ".parquet"}
+
+Document = Iterator[str]
+"""A document as a stream of pieces; the pieces joined are its text."""
+
+
+def corpus_parts(corpus: str) -> list[str]:
+    """`"a,b"` -> the corpora that are joined.
+
+    Raises:
+        CorpusError: there is none.
+    """
+    parts = [part.strip() for part in corpus.split(",") if part.strip()]
+    if not parts:
+        raise CorpusError("corpus is empty: expected 'bundled', a file or folder, or hub:<dataset>")
+    return parts
+
+
+def _format_of(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def corpus_files(part: str) -> list[Path]:
+    """The files of one corpus given as a file or folder, sorted.
+
+    Raises:
+        CorpusError: missing, no file of a known format in it, or a file is empty.
+    """
+    path = Path(part).expanduser()
+    if not path.is_absolute() and not path.exists():
+        path = project_path(part)
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.is_file() and _format_of(p) in _FORMATS)
+        if not files:
+            raise CorpusError(
+                f"corpus {part}: no .txt, .jsonl or .parquet file (plain, gz, xz, bz2 or zst) in this folder"
+            )
+    elif path.is_file():
+        if _format_of(path) not in _FORMATS:
+            raise CorpusError(
+                f"corpus {part}: unknown format '{path.name}'; expected .txt, .jsonl or .parquet, "
+                "plain or with .gz, .xz, .bz2 or .zst behind"
+            )
+        files = [path]
+    else:
+        raise CorpusError(f"corpus {part}: no such file or folder; expected a path, 'bundled' or hub:<dataset>")
+    for file in files:
+        if file.stat().st_size == 0:
+            raise CorpusError(f"corpus file {file} is empty: remove it or fill it")
+    return files
+
+
+@contextlib.contextmanager
+def _open_binary(path: Path) -> Iterator[IO[bytes]]:
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        handle: Any = gzip.open(path, "rb")
+    elif suffix == ".xz":
+        handle = lzma.open(path, "rb")
+    elif suffix == ".bz2":
+        handle = bz2.open(path, "rb")
+    elif suffix == ".zst":
+        try:
+            import zstandard
+        except ImportError:
+            raise CorpusError(f"{path}: reading .zst needs `pip install zstandard`") from None
+        handle = zstandard.open(path, "rb")
+    else:
+        handle = path.open("rb")
+    with handle:
+        yield handle
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Lines of a text file, decoded strictly; a line over `PIECE_CHARACTERS` comes in pieces."""
+    number = 0
+    try:
+        with _open_binary(path) as binary:
+            reader = io.TextIOWrapper(io.BufferedReader(binary, 1 << 20), encoding="utf-8-sig", newline=None)  # type: ignore[type-var]
+            while line := reader.readline(PIECE_CHARACTERS):
+                number += line.endswith("\n")
+                if "\0" in line:
+                    raise CorpusError(f"{path} looks binary: a NUL byte near line {number}; expected UTF-8 text")
+                yield line
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{path} is not valid UTF-8 after line {number} ({error.reason}): convert it, for example with "
+            "`iconv -f latin1 -t utf-8`"
+        ) from None
+    except (EOFError, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise CorpusError(f"{path} is damaged or truncated after line {number}: {error}") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise CorpusError(f"{path} is damaged or truncated after line {number}: {error}") from None
+
+
+class _Peekable:
+    """An iterator that knows whether it has ended."""
+
+    def __init__(self, source: Iterator[str]) -> None:
+        self._source = source
+        self._next = next(source, None)
+
+    def __bool__(self) -> bool:
+        return self._next is not None
+
+    @property
+    def head(self) -> str:
+        assert self._next is not None
+        return self._next
+
+    def pop(self) -> str:
+        value = self.head
+        self._next = next(self._source, None)
+        return value
+
+
+def _txt_documents(path: Path, separator: str) -> Iterator[Document]:
+    lines = _Peekable(_lines(path))
+
+    def rest() -> Iterator[str]:
+        piece: list[str] = []
+        size = 0
+        while lines:
+            line = lines.pop()
+            if separator == "blank-line" and not line.strip():
+                break
+            piece.append(line)
+            size += len(line)
+            if separator == "line" and line.endswith("\n"):
+                break
+            if size >= PIECE_CHARACTERS:
+                yield "".join(piece)
+                piece, size = [], 0
+        if piece:
+            yield "".join(piece)
+
+    while lines:
+        if separator != "file" and not lines.head.strip():
+            lines.pop()
+            continue
+        document = rest()
+        yield document
+        for _ in document:  # whatever the reader left, so that the next document starts at its start
+            pass
+
+
+def _pieces(text: str) -> Iterator[str]:
+    for start in range(0, len(text), PIECE_CHARACTERS):
+        yield text[start : start + PIECE_CHARACTERS]
+
+
+def _checked_text(row: Any, column: str, where: str) -> str:
+    text = row.get(column) if isinstance(row, dict) else None
+    if not isinstance(text, str):
+        known = ", ".join(row) if isinstance(row, dict) else type(row).__name__
+        raise CorpusError(
+            f"{where}: no text in column {column!r} (there is: {known}); set text_column to the column with the text"
+        )
+    return text
+
+
+def _jsonl_documents(path: Path, column: str) -> Iterator[Document]:
+    buffer: list[str] = []
+    number = 0
+    for part in _lines(path):
+        buffer.append(part)
+        if not part.endswith("\n"):
+            continue
+        yield from _jsonl_row("".join(buffer), column, path, number := number + 1)
+        buffer = []
+    if buffer:
+        yield from _jsonl_row("".join(buffer), column, path, number + 1)
+
+
+def _jsonl_row(line: str, column: str, path: Path, number: int) -> Iterator[Document]:
+    if not line.strip():
+        return
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise CorpusError(f"{path}, line {number}: not JSON ({error.msg}); expected an object a line") from None
+    yield _pieces(_checked_text(row, column, f"{path}, line {number}"))
+
+
+def _parquet_documents(path: Path, column: str) -> Iterator[Document]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with contextlib.ExitStack() as stack:
+            if path.suffix.lower() in _COMPRESSED:
+                binary = stack.enter_context(_open_binary(path))
+                source: Any = pyarrow.BufferReader(binary.read())
+            else:
+                source = path
+            file = stack.enter_context(pyarrow.parquet.ParquetFile(source))
+            if column not in file.schema_arrow.names:
+                raise CorpusError(
+                    f"{path}: no column {column!r} (there is: {', '.join(file.schema_arrow.names)}); set text_column"
+                )
+            for batch in file.iter_batches(batch_size=256, columns=[column]):
+                for value in batch.column(0).to_pylist():
+                    yield _pieces(_checked_text({column: value}, column, str(path)))
+    except pyarrow.ArrowException as error:
+        raise CorpusError(f"{path} is not a readable parquet file: {str(error).splitlines()[0]}") from None
+
+
+def _load_hub(part: str, column: str) -> Any:
+    """The `train` split of `hub:<dataset>[:<config>]` through `datasets`, kept in its cache."""
+    try:
+        import datasets
+    except ImportError:
+        raise CorpusError(f"corpus {part}: needs `pip install datasets`") from None
+    name, _, config = part.removeprefix("hub:").partition(":")
+    if not name:
+        raise CorpusError(f"corpus {part!r}: expected hub:<dataset> or hub:<dataset>:<config>")
+    try:
+        dataset = datasets.load_dataset(name, config or None, split="train")
+    except Exception as error:  # the hub's errors have no common base
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CorpusError(
+            f"corpus {part}: the hub did not give it ({type(error).__name__}: {reason}); check the name and the "
+            "network, or use a local file or folder as corpus"
+        ) from None
+    if column not in dataset.column_names:
+        raise CorpusError(
+            f"corpus {part}: no column {column!r} (there is: {', '.join(dataset.column_names)}); set text_column"
+        )
+    return dataset
+
+
+def load_corpus(corpus: str, separator: str = "blank-line", text_column: str = "text") -> Iterator[Document]:
+    """The documents of a corpus, one after the other, each a stream of text pieces.
+
+    Args:
+        corpus: `bundled`, a file or folder, `hub:<dataset>[:<config>]`; several joined by commas.
+        separator: what ends a document in a .txt file: `blank-line`, `line` or `file`.
+        text_column: column of the text in jsonl, parquet and hub datasets.
+
+    Raises:
+        CorpusError: missing, empty, binary, badly encoded or damaged; the line names the file.
+    """
+    for part in corpus_parts(corpus):
+        if part == "bundled":
+            for _, text in bundled_articles():
+                yield _pieces(text)
+        elif part.startswith("hub:"):
+            for row in _load_hub(part, text_column).select_columns(text_column):
+                yield _pieces(_checked_text(row, text_column, f"corpus {part}"))
+        else:
+            for path in corpus_files(part):
+                kind = _format_of(path)
+                if kind == ".txt":
+                    yield from _txt_documents(path, separator)
+                elif kind == ".jsonl":
+                    yield from _jsonl_documents(path, text_column)
+                else:
+                    yield from _parquet_documents(path, text_column)
+
+
+def _file_hash(path: Path, known: dict[str, Any]) -> str:
+    """SHA-256 of a file, remembered by path, size and time so that a big corpus is read once."""
+    stat = path.stat()
+    key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+    if key not in known:
+        known[key] = sha256_file(path)
+    return known[key]
+
+
+def corpus_fingerprint(config: StudyConfig, corpus: str, cache: Path) -> str:
+    """A hash of the text that `corpus` stands for: of the files' content, or of the hub's dataset version."""
+    memory = cache / "file_hashes.json"
+    try:
+        known = json.loads(memory.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    before = len(known)
+    content: list[Any] = []
+    for part in corpus_parts(corpus):
+        if part == "bundled":
+            content.append(["bundled", _file_hash(bundled_file(), known)])
+        elif part.startswith("hub:"):
+            content.append(["hub", _load_hub(part, config.text_column)._fingerprint])
+        else:
+            content.append([[path.name, _file_hash(path, known)] for path in corpus_files(part)])
+    if len(known) > before:
+        write_json(memory, known)
+    return fingerprint(content, 32)

@@ -1,0 +1,322 @@
+"""From corpus to token blocks on disk: split, tokenizer, packing; cached under a fingerprint, written atomically."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from threeml_core.config import DATA_PARAMETERS, StudyConfig
+from threeml_core.data.blocks import BlockWriter, TokenBlocks, token_dtype
+from threeml_core.data.corpus import Document, corpus_fingerprint, load_corpus
+from threeml_core.data.tokenizer import boundary_ids, limited, load_tokenizer, train_tokenizer
+from threeml_core.errors import CorpusError, DamagedFileError
+from threeml_core.files import atomic_folder, exclusive, fingerprint, project_path, write_json
+
+FORMAT = 1
+"""Raised when the files of a prepared folder change their meaning."""
+
+_CHUNK_CHARACTERS = 4_000_000  # tokenised at once, on all cores
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedData:
+    """Token blocks of a corpus, and all that models need to know of their vocabulary."""
+
+    folder: Path
+    meta: dict[str, Any]
+    train: TokenBlocks
+    validation: TokenBlocks
+
+    @property
+    def data_id(self) -> str:
+        """Fingerprint of content and settings."""
+        return self.meta["data_id"]
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens in the vocabulary."""
+        return self.meta["vocab_size"]
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids that are never corrupted."""
+        return tuple(self.meta["special_ids"])
+
+    @property
+    def token_ids(self) -> dict[str, int]:
+        """Ids of mask, pad, bos (<s>) and eos (</s>), by name, such as `mask_token_id`."""
+        return {key: self.meta[key] for key in ("mask_token_id", "pad_token_id", "bos_token_id", "eos_token_id")}
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The tokenizer, as a Hugging Face folder."""
+        return self.folder / "tokenizer"
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer itself."""
+        return load_tokenizer(self.tokenizer_folder)
+
+    def train_counts(self) -> np.ndarray:
+        """(vocab_size,) occurrences of each token in the training blocks."""
+        path = self.folder / "train_counts.npy"
+        try:
+            return np.load(path)
+        except (OSError, ValueError) as error:
+            raise DamagedFileError(
+                f"damaged data cache: {path} cannot be read ({error}); remove the folder {self.folder} and run again"
+            ) from None
+
+
+def load_prepared(folder: Path) -> PreparedData:
+    """Open a prepared folder.
+
+    Raises:
+        DamagedFileError: a file is missing, truncated or not of this format.
+    """
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        if meta["format"] != FORMAT:
+            raise DamagedFileError(
+                f"{folder} was prepared in format {meta['format']}, this version reads {FORMAT}: "
+                "remove the folder and run again"
+            )
+        blocks = {
+            name: TokenBlocks(
+                folder / f"{name}.bin",
+                meta["sequence_length"],
+                meta[name]["blocks"],
+                meta["dtype"],
+                meta[name]["max_special_tokens"],
+            )
+            for name in ("train", "validation")
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedFileError(
+            f"damaged data cache: {folder / 'meta.json'} cannot be read ({type(error).__name__}: {error}); "
+            f"remove the folder {folder} and run again"
+        ) from None
+    return PreparedData(folder, meta, **blocks)
+
+
+def held_out(text: str, fraction: float) -> bool:
+    """Is the document with this (first piece of) text held out? Equal texts always fall on the same side."""
+    digest = hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64 < fraction
+
+
+def _split(documents: Iterable[Document], fraction: float) -> Iterator[tuple[bool, Document]]:
+    for document in documents:
+        first = next(document, "")
+        if first.strip():
+            yield held_out(first, fraction), itertools.chain([first], document)
+
+
+def _tokenize(
+    pieces: Iterator[tuple[str, bool]], tokenizer: PreTrainedTokenizerFast
+) -> Iterator[tuple[list[int], bool]]:
+    """(text, ends its document) -> (ids, ends its document); a chunk at a time, on all cores."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    while True:
+        chunk: list[tuple[str, bool]] = []
+        size = 0
+        for piece in pieces:
+            chunk.append(piece)
+            size += len(piece[0])
+            if size >= _CHUNK_CHARACTERS:
+                break
+        if not chunk:
+            return
+        encodings = backend.encode_batch_fast([text for text, _ in chunk], add_special_tokens=False)
+        for encoding, (_, ends) in zip(encodings, chunk, strict=True):
+            yield encoding.ids, ends
+
+
+def _with_ends(document: Document) -> Iterator[tuple[str, bool]]:
+    previous = None
+    for piece in document:
+        if previous is not None:
+            yield previous, False
+        previous = piece
+    if previous is not None:
+        yield previous, True
+
+
+def _data_identity(config: StudyConfig, cache: Path) -> dict[str, Any]:
+    settings = {
+        name: getattr(config, name)
+        for name in DATA_PARAMETERS
+        if name not in ("corpus", "validation_corpus", "tokenizer")
+    }
+    identity = {
+        "format": FORMAT,
+        "corpus": corpus_fingerprint(config, config.corpus, cache),
+        "validation_corpus": config.validation_corpus and corpus_fingerprint(config, config.validation_corpus, cache),
+        "tokenizer": config.tokenizer,
+        **settings,
+    }
+    if config.validation_corpus:
+        del identity["validation_fraction"]
+    if config.tokenizer != "train":
+        del identity["vocab_size"], identity["tokenizer_megabytes"]
+        folder = Path(config.tokenizer).expanduser()
+        if (folder / "tokenizer.json").is_file():
+            identity["tokenizer"] = hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+    return identity
+
+
+def prepare_data(config: StudyConfig, log: Callable[[str], None] = lambda line: None) -> PreparedData:
+    """Token blocks of `config.corpus`: from the cache if they are there, else built.
+
+    Source: section 3.3 (packed full blocks, byte-level BPE). The corpus is streamed, so memory stays bounded
+    whatever its size; the folder `<runs_dir>/data/<fingerprint>` appears only when it is complete.
+
+    Args:
+        config: the data parameters.
+        log: takes progress lines.
+
+    Raises:
+        CorpusError: the corpus or tokenizer cannot be used, or gives no block for training or validation.
+        DamagedFileError: the cache is truncated.
+    """
+    given = project_path(config.corpus)
+    if (given / "meta.json").is_file():
+        data = load_prepared(given)
+        if data.train.n != config.sequence_length:
+            raise CorpusError(
+                f"{given} was prepared with sequence_length={data.train.n}, asked for {config.sequence_length}: "
+                f"set sequence_length to {data.train.n} or prepare the corpus again"
+            )
+        return data
+    cache = project_path(config.runs_dir) / "data"
+    identity = _data_identity(config, cache)
+    folder = cache / fingerprint(identity)
+    with exclusive(cache / f".{folder.name}.lock", f"the data folder {folder}", wait=True):
+        if not folder.exists():
+            started = time.perf_counter()
+            with atomic_folder(folder) as temporary:
+                _build(config, identity, folder.name, temporary, log)
+            log(f"prepared {folder.name} in {time.perf_counter() - started:.1f} s")
+    return load_prepared(folder)
+
+
+def _build(
+    config: StudyConfig, identity: dict[str, Any], data_id: str, folder: Path, log: Callable[[str], None]
+) -> None:
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+    def documents(corpus: str) -> Iterator[Document]:
+        return load_corpus(corpus, config.document_separator, config.text_column)
+
+    def sides() -> Iterator[tuple[bool, Document]]:
+        """(belongs to validation, document) over all the text."""
+        fraction = 0.0 if config.validation_corpus else config.validation_fraction
+        yield from _split(documents(config.corpus), fraction)
+        if config.validation_corpus:
+            yield from ((True, document) for _, document in _split(documents(config.validation_corpus), 0.0))
+
+    if config.tokenizer == "train":
+        log(f"training a byte-level BPE tokenizer of {config.vocab_size} tokens")
+        text = (piece for is_validation, document in sides() if not is_validation for piece in document)
+        tokenizer = train_tokenizer(
+            limited(text, config.tokenizer_megabytes), config.vocab_size, config.sequence_length
+        )
+    else:
+        tokenizer = load_tokenizer(config.tokenizer)
+    tokenizer.save_pretrained(folder / "tokenizer")
+
+    vocab_size, n = len(tokenizer), config.sequence_length
+    start, end = boundary_ids(tokenizer)
+    assert start is not None and end is not None
+    special_ids = sorted({*tokenizer.all_special_ids, start, end})
+    writers = {
+        name: BlockWriter(folder / f"{name}.bin", n, start, end, special_ids, vocab_size)
+        for name in ("train", "validation")
+    }
+    statistics: dict[str, dict[str, int]] = {
+        name: {"documents": 0, "characters": 0, "words": 0, "tokens": 0} for name in writers
+    }
+
+    def stream() -> Iterator[tuple[str, bool]]:
+        """All pieces; where each goes is queued beside it, as tokenising works in chunks."""
+        for is_validation, document in sides():
+            name = "validation" if is_validation else "train"
+            statistics[name]["documents"] += 1
+            for text, ends in _with_ends(document):
+                statistics[name]["characters"] += len(text)
+                statistics[name]["words"] += len(text.split())
+                queue.append(name)
+                yield text, ends
+
+    queue: collections.deque[str] = collections.deque()
+    next_report = time.monotonic() + 10
+    try:
+        for ids, ends in _tokenize(stream(), tokenizer):
+            name = queue.popleft()
+            statistics[name]["tokens"] += len(ids)
+            writers[name].add(ids, ends)
+            if time.monotonic() > next_report:
+                done = statistics["train"]["tokens"] + statistics["validation"]["tokens"]
+                log(f"tokenised {done / 1e6:.1f} M tokens")
+                next_report = time.monotonic() + 10
+    finally:
+        for writer in writers.values():
+            writer.close()
+    for name, writer in writers.items():
+        if writer.n_blocks == 0:
+            _refuse_empty(config, name, statistics[name], n)
+    np.save(folder / "train_counts.npy", writers["train"].counts)
+    write_json(
+        folder / "meta.json",
+        {
+            "format": FORMAT,
+            "data_id": data_id,
+            "identity": identity,
+            "corpus": config.corpus,
+            "validation_corpus": config.validation_corpus,
+            "tokenizer": config.tokenizer,
+            "vocab_size": vocab_size,
+            "sequence_length": n,
+            "dtype": token_dtype(vocab_size).name,
+            "special_ids": special_ids,
+            "mask_token_id": tokenizer.mask_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+            "bos_token_id": start,
+            "eos_token_id": end,
+            **{
+                name: {
+                    **statistics[name],
+                    "blocks": writer.n_blocks,
+                    "max_special_tokens": writer.max_special_tokens,
+                }
+                for name, writer in writers.items()
+            },
+        },
+    )
+
+
+def _refuse_empty(config: StudyConfig, name: str, statistics: dict[str, int], n: int) -> None:
+    if statistics["documents"] == 0 and name == "validation":
+        raise CorpusError(
+            f"the validation set is empty: no document fell into validation_fraction={config.validation_fraction}; "
+            "raise it, set validation_corpus, or set document_separator so that there are more documents"
+        )
+    if statistics["documents"] == 0:
+        raise CorpusError(f"corpus {config.corpus}: no text in it")
+    raise CorpusError(
+        f"the {name} text is shorter than a block: {statistics['tokens']} tokens in {statistics['documents']} "
+        f"documents, sequence_length={n}; give more text or shorter blocks"
+        + (", or raise validation_fraction" if name == "validation" else "")
+    )

@@ -1,0 +1,110 @@
+"""Tokenizers: a byte-level BPE trained on the corpus, or any Hugging Face tokenizer with a [MASK]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from threeml_core.errors import CorpusError
+
+SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+"""RoBERTa's, with its ids for the first four; a trained vocabulary has <mask> at 4."""
+
+
+def limited(pieces: Iterable[str], megabytes: int) -> Iterator[str]:
+    """Pass on pieces until about `megabytes` MB of text went through."""
+    left = megabytes * 1_000_000
+    for piece in pieces:
+        if left <= 0:
+            return
+        left -= len(piece)
+        yield piece
+
+
+def train_tokenizer(pieces: Iterable[str], vocab_size: int, sequence_length: int = 512) -> PreTrainedTokenizerFast:
+    """Train RoBERTa's kind of tokenizer: byte-level BPE, no unknown tokens.
+
+    Args:
+        pieces: text, streamed; the same text gives the same tokenizer.
+        vocab_size: tokens wanted, the 5 special and 256 byte tokens included; a small corpus may give fewer.
+        sequence_length: recorded as the tokenizer's `model_max_length`.
+
+    Raises:
+        CorpusError: `vocab_size` leaves no room for the bytes.
+    """
+    smallest = len(SPECIAL_TOKENS) + 256
+    if vocab_size < smallest:
+        raise CorpusError(
+            f"vocab_size={vocab_size}: a byte-level tokenizer needs at least {smallest} "
+            "(256 bytes and 5 special tokens)"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(pieces, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=sequence_length,
+        bos_token="<s>",
+        cls_token="<s>",
+        pad_token="<pad>",
+        eos_token="</s>",
+        sep_token="</s>",
+        unk_token="<unk>",
+        mask_token="<mask>",
+    )
+
+
+def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerFast:
+    """A Hugging Face tokenizer by name or folder, checked for what pre-training needs.
+
+    Raises:
+        CorpusError: it cannot be loaded, has no fast version, or lacks a mask, padding or boundary token.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder))
+    except Exception as error:  # transformers' and the hub's errors have no common base
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CorpusError(
+            f"tokenizer {name_or_folder}: cannot be loaded ({reason}); expected 'train', a folder, or a name on the "
+            "Hugging Face hub with the network up"
+        ) from None
+    if not getattr(tokenizer, "is_fast", False):
+        raise CorpusError(f"tokenizer {name_or_folder}: has no fast (tokenizers) version; choose one that has")
+    missing = [
+        label
+        for label, value in (
+            ("mask_token", tokenizer.mask_token_id),
+            ("pad_token", tokenizer.pad_token_id),
+            ("cls_token or bos_token", boundary_ids(tokenizer)[0]),
+            ("sep_token or eos_token", boundary_ids(tokenizer)[1]),
+        )
+        if value is None
+    ]
+    if missing:
+        raise CorpusError(
+            f"tokenizer {name_or_folder}: has no {', no '.join(missing)}; a masked language model needs <mask>, "
+            "<pad>, <s> and </s>: choose roberta-base's kind, or `tokenizer: train`"
+        )
+    return tokenizer
+
+
+def boundary_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int | None, int | None]:
+    """Ids of the tokens that open and close a block: <s> and </s>, or [CLS] and [SEP]."""
+    start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
+    end = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    return start, end

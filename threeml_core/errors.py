@@ -1,0 +1,55 @@
+"""Errors a user can act on: one line that says what is wrong, what was expected and what to do."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import TracebackType
+
+
+class StudyError(Exception):
+    """Bad input or a damaged file; the message is the whole report, a traceback adds nothing."""
+
+    def _render_traceback_(
+        self,
+        etype: type[BaseException] | None = None,
+        value: BaseException | None = None,
+        tb: TracebackType | None = None,
+        tb_offset: int | None = None,
+    ) -> list[str]:
+        """What IPython shows for this error in a notebook: the line alone."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class ParameterError(StudyError):
+    """A parameter is unknown, has the wrong type or is out of range."""
+
+
+class CorpusError(StudyError):
+    """A corpus or tokenizer is missing, empty or unreadable."""
+
+
+class DamagedFileError(StudyError):
+    """A file of a run folder is truncated or was changed."""
+
+
+class TrainingError(StudyError):
+    """Training cannot go on, for example because the loss is not finite."""
+
+
+def command_line(main: Callable[[], None]) -> Callable[[], None]:
+    """Wrap a command so that a `StudyError` becomes one line on stderr and exit status 2."""
+
+    @functools.wraps(main)
+    def run() -> None:
+        try:
+            main()
+        except StudyError as error:
+            print(f"error: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+        except KeyboardInterrupt:
+            print("interrupted: the same command resumes from the last saved state", file=sys.stderr)
+            raise SystemExit(130) from None
+
+    return run

@@ -1,0 +1,112 @@
+"""Writing without half-written files, hashing, locking, and where the project lies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from threeml_core.errors import StudyError
+
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def project_path(path: str | Path) -> Path:
+    """A relative path means "below the project", whatever folder a notebook runs in."""
+    path = Path(path).expanduser()
+    return path if path.is_absolute() else PROJECT_ROOT / path
+
+
+@contextlib.contextmanager
+def explain_full_disk(path: Path) -> Iterator[None]:
+    """Turn "no space left" into one line that names the place."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        # torch's zip writer reports a failed write as a RuntimeError without an errno
+        full = getattr(error, "errno", None) in _NO_SPACE or (
+            isinstance(error, RuntimeError)
+            and ("file write failed" in str(error) or "PytorchStreamWriter" in str(error))
+        )
+        if not full:
+            raise
+        raise StudyError(
+            f"the disk is full or a file size limit is reached: could not write {path}; "
+            "what was there before is untouched. Free some space or set runs_dir to another disk, "
+            "then run the same command again"
+        ) from error
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it replaces `path` in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with explain_full_disk(path):
+            yield temporary
+            with temporary.open("rb") as handle:
+                os.fsync(handle.fileno())
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; on success it becomes `path`, else it is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    temporary.chmod(0o755)
+    try:
+        with explain_full_disk(path):
+            yield temporary
+            if path.exists():
+                shutil.rmtree(path)
+            os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically."""
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file, read in bounded memory."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def fingerprint(value: Any, length: int = 12) -> str:
+    """A short hash of a JSON-able value; equal values give equal hashes on every machine."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+@contextlib.contextmanager
+def exclusive(lock: Path, what: str, wait: bool = False) -> Iterator[None]:
+    """Hold the lock file `lock`, so that two processes never write the same thing."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            raise StudyError(
+                f"{what} is being written by another process (it holds {lock}); "
+                "wait until it ends, or stop it, then run the same command again"
+            ) from error
+        yield

@@ -1,0 +1,234 @@
+"""Appendix C: how many FLOPs the three models cost, and how many parameters they have. Pure numbers.
+
+Source: Appendix C (equations 2 to 4) and Table 4. A multiply-add counts as two FLOPs; biases, activations, norms,
+dropout and sparse embedding lookups are left out. The slips of the printed appendix that are corrected here:
+
+* phi_out of self-attention is printed as 2n²d; it is 2nd² (the printed total 8nd² + 4n²d already uses that).
+* 3ML_cross: "n_de = 0.8nr and n_de = (1-0.8r)n"; the second is n_en.
+* "2bu": forward and backward are said to cost the same. The backward pass costs twice the forward, so a training
+  step is 3 forward passes. Ratios between models do not change.
+* Table 4 calls both depths l_en; the decoder's is l_de.
+
+Two modes:
+
+* `paper`: real-valued token counts, n_en = (1 - 0.8r)n, and the factor 2 of the paper: reproduces printed figures.
+* `exact`: the integer counts that the corruption really draws, and the factor 3: what a step executes. Equal to
+  `torch.utils.flop_counter.FlopCounterMode` (tested).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from threeml_core.config import StudyConfig, corruption_counts, parse_mask_split
+
+Mode = Literal["paper", "exact"]
+STEP_FACTOR: dict[Mode, int] = {"paper": 2, "exact": 3}
+"""Cost of a training step in forward passes."""
+
+
+def block_flops(n: float, d: float, intermediate: float | None = None) -> float:
+    """phi_BLK(n, d) = 24nd² + 4n²d: one self-attention block over n tokens of width d, forward, FLOPs.
+
+    Source: Appendix C. `intermediate` is the FFN width (tokens' inner width), 4d if None.
+    """
+    intermediate = 4 * d if intermediate is None else intermediate
+    return 8 * n * d * d + 4 * n * n * d + 4 * n * d * intermediate
+
+
+def cross_block_flops(n_en: float, n_de: float, d_de: float) -> float:
+    """phi_CBLK = 4n_en·d_de² + 28n_de·d_de² + 4n_en·n_de·d_de + 4n_de²·d_de, forward, FLOPs.
+
+    Source: Appendix C. Self-attention among n_de [MASK]s, cross-attention to n_en encoder outputs, FFN.
+    """
+    cross_attention = 4 * n_en * d_de**2 + 4 * n_de * d_de**2 + 4 * n_en * n_de * d_de
+    return block_flops(n_de, d_de) + cross_attention
+
+
+def prediction_flops(n_predicted: float, d_in: float, d_en: float, vocab: float) -> float:
+    """phi_Pred = 2·n_predicted·(d_in·d_en + d_en·|V|): the head at the predicted positions, forward, FLOPs.
+
+    Source: Appendix C; phi_Pred has d_in = d_en, phi'_Pred has d_in = d_de; n_predicted = nr there.
+    """
+    return 2 * n_predicted * (d_in * d_en + d_en * vocab)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenCounts:
+    """Tokens of one block, by role. Whole numbers in `exact` mode."""
+
+    n: float
+    n_masked: float
+    n_visible: float
+    """Replaced and unchanged: corrupted, but seen by the encoder."""
+
+    @property
+    def n_en(self) -> float:
+        """Tokens the 3ML encoder sees."""
+        return self.n - self.n_masked
+
+    @property
+    def n_corrupted(self) -> float:
+        """Tokens that are predicted."""
+        return self.n_masked + self.n_visible
+
+
+def token_counts(n: int, mask_rate: float, mask_split: str = "80-10-10", mode: Mode = "paper") -> TokenCounts:
+    """How many tokens of a block of n are masked and how many stay visible."""
+    if mode == "exact":
+        masked, replaced, unchanged = corruption_counts(n, mask_rate, mask_split)
+        return TokenCounts(n, masked, replaced + unchanged)
+    share = parse_mask_split(mask_split)[0]
+    return TokenCounts(n, share * mask_rate * n, (1 - share) * mask_rate * n)
+
+
+def vanilla_flops(counts: TokenCounts, d: float, l_en: int, vocab: float, intermediate: float | None = None) -> float:
+    """phi_RoBERTa without 2bu: one block through the vanilla model, forward, FLOPs. Source: eq. 2."""
+    encoder = l_en * block_flops(counts.n, d, intermediate)
+    return encoder + prediction_flops(counts.n_corrupted, d, d, vocab)
+
+
+def _projection_flops(n_en: float, d_en: float, d_de: float) -> float:
+    return 2 * n_en * d_en * d_de if d_en != d_de else 0
+
+
+def threeml_self_flops(
+    counts: TokenCounts,
+    d_en: float,
+    d_de: float,
+    l_en: int,
+    l_de: int,
+    vocab: float,
+    intermediate: float | None = None,
+) -> float:
+    """phi_3ML_self without 2bu: one block, forward, FLOPs. Source: eq. 3."""
+    return (
+        _projection_flops(counts.n_en, d_en, d_de)
+        + l_en * block_flops(counts.n_en, d_en, intermediate)
+        + l_de * block_flops(counts.n, d_de)
+        + prediction_flops(counts.n_corrupted, d_de, d_en, vocab)
+    )
+
+
+def threeml_cross_flops(
+    counts: TokenCounts,
+    d_en: float,
+    d_de: float,
+    l_en: int,
+    l_de: int,
+    vocab: float,
+    intermediate: float | None = None,
+    visible_head: str = "separate",
+) -> float:
+    """phi_3ML_cross without 2bu: one block, forward, FLOPs. Source: eq. 4.
+
+    Appendix C counts a separate head of width d_en for the visible tokens; with `visible_head="shared"` they
+    go through the decoder's head after the projection to d_de (section 2.2).
+    """
+    visible_width = d_en if visible_head == "separate" else d_de
+    return (
+        _projection_flops(counts.n_en, d_en, d_de)
+        + l_en * block_flops(counts.n_en, d_en, intermediate)
+        + l_de * cross_block_flops(counts.n_en, counts.n_masked, d_de)
+        + prediction_flops(counts.n_visible, visible_width, d_en, vocab)
+        + prediction_flops(counts.n_masked, d_de, d_en, vocab)
+    )
+
+
+def forward_flops(config: StudyConfig, mode: Mode = "paper", vocab: int | None = None) -> float:
+    """Forward FLOPs of one block of the model that `config` describes.
+
+    In `exact` mode the visible head of 3ML_cross is the one the config asks for; in `paper` mode it is the
+    appendix's separate one.
+    """
+    counts = token_counts(config.sequence_length, config.mask_rate, config.mask_split, mode)
+    vocab = config.vocab_size if vocab is None else vocab
+    d_en, l_en, inner = config.hidden_size, config.num_hidden_layers, config.intermediate_size
+    if config.architecture == "vanilla":
+        return vanilla_flops(counts, d_en, l_en, vocab, inner)
+    d_de, l_de = config.decoder_hidden_size, config.decoder_num_hidden_layers
+    assert d_de is not None
+    if config.architecture == "self":
+        return threeml_self_flops(counts, d_en, d_de, l_en, l_de, vocab, inner)
+    head = config.visible_head if mode == "exact" else "separate"
+    return threeml_cross_flops(counts, d_en, d_de, l_en, l_de, vocab, inner, head)
+
+
+def training_flops(forward: float, batch_size: int, updates: float, mode: Mode = "paper") -> float:
+    """FLOPs of `updates` steps of `batch_size` blocks: 2bu forward passes (paper) or 3bu (exact)."""
+    return STEP_FACTOR[mode] * batch_size * updates * forward
+
+
+def speedup(baseline: float, model: float) -> float:
+    """How many times cheaper `model` is than `baseline`; both in forward FLOPs of a block."""
+    return baseline / model
+
+
+def budget(baseline: float, model: float) -> float:
+    """Share of the baseline's FLOPs that the model needs at the same number of updates, a fraction."""
+    return model / baseline
+
+
+def equal_budget_updates(updates: float, baseline: float, model: float) -> float:
+    """Updates the model can do with the FLOPs of `updates` baseline steps of the same batch size."""
+    return updates * baseline / model
+
+
+def config_speedup(
+    config: StudyConfig, mode: Mode = "paper", baseline_mask_rate: float = 0.15, vocab: int | None = None
+) -> float:
+    """Speed-up over the vanilla model at `baseline_mask_rate` with BERT's 80-10-10 split."""
+    baseline = config.replace(architecture="vanilla", mask_rate=baseline_mask_rate, mask_split="80-10-10")
+    return speedup(forward_flops(baseline, mode, vocab), forward_flops(config, mode, vocab))
+
+
+# -- parameters -----------------------------------------------------------------------------------------------
+
+
+def _linear(d_in: int, d_out: int) -> int:
+    return d_in * d_out + d_out
+
+
+def _block_parameters(d: int, inner: int) -> int:
+    return 4 * _linear(d, d) + _linear(d, inner) + _linear(inner, d) + 2 * 2 * d
+
+
+def encoder_block_parameters(config: StudyConfig) -> int:
+    """Parameters of the encoder's blocks, without embeddings; with the final LayerNorm of pre-LN."""
+    assert config.intermediate_size is not None
+    blocks = config.num_hidden_layers * _block_parameters(config.hidden_size, config.intermediate_size)
+    return blocks + (2 * config.hidden_size if config.layer_norm == "pre" else 0)
+
+
+def decoder_parameters(config: StudyConfig) -> int:
+    """Parameters that fine-tuning throws away, the prediction head left out: blocks, projection, positions, [MASK]."""
+    if config.architecture == "vanilla":
+        return 0
+    d_en, d_de, positions = config.hidden_size, config.decoder_hidden_size, config.max_position_embeddings
+    assert d_de is not None and positions is not None
+    block = _block_parameters(d_de, 4 * d_de)
+    if config.architecture == "cross":
+        block += 4 * _linear(d_de, d_de) + 2 * d_de
+    total = config.decoder_num_hidden_layers * block + positions * d_de + d_de
+    total += _linear(d_en, d_de) if d_en != d_de else 0
+    return total + (2 * d_de if config.layer_norm == "pre" else 0)
+
+
+def parameter_count(config: StudyConfig, vocab: int | None = None) -> int:
+    """Trainable parameters of the whole pre-training model; the word embedding is tied and counted once."""
+    vocab = config.vocab_size if vocab is None else vocab
+    d, positions = config.hidden_size, config.max_position_embeddings
+    assert positions is not None
+    embeddings = vocab * d + positions * d + d + 2 * d  # words, positions, one token type, LayerNorm
+    d_in = d if config.architecture == "vanilla" else config.decoder_hidden_size
+    assert d_in is not None
+    head = _linear(d_in, d) + 2 * d + vocab
+    if config.architecture == "cross" and config.visible_head == "separate":
+        head += _linear(d, d) + 2 * d
+    return embeddings + encoder_block_parameters(config) + decoder_parameters(config) + head
+
+
+def training_memory_bytes(config: StudyConfig) -> int:
+    """Weights, gradients and both AdamW moments in fp32: 16 bytes a parameter. Activations come on top."""
+    return 16 * parameter_count(config)

@@ -1,0 +1,408 @@
+"""Vanilla, 3ML_self and 3ML_cross on an untouched Hugging Face encoder. Modules only: no data, no training.
+
+Source: section 2.2, Figure 2 and Appendix A. Axes: batch, n (block), n_en (kept tokens), n_de ([MASK]s),
+d_en, d_de, vocab.
+
+Every model has two ways in:
+
+* `forward(input_ids, attention_mask, labels)`, as every Hugging Face masked language model: any number of [MASK]s a
+  row, logits at every position. The 3ML encoder runs over all positions with the [MASK]s hidden as attention keys,
+  which gives the kept tokens exactly the states they get when the [MASK]s are dropped (tested).
+* `forward(corrupted=CorruptedBatch)`, the fast path: the kept tokens are gathered into a shorter sequence, and the
+  head runs at the corrupted positions only, in the order masked, replaced, unchanged.
+
+The encoder's blocks are Hugging Face's, so `model.encoder` is an ordinary RoBERTa. The decoder's are stock torch
+layers, as the paper describes them ("Transformer encoder layers", "decoder layers without causal masking").
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import MaskedLMOutput
+
+from threeml_core.config import StudyConfig
+from threeml_core.masking import CorruptedBatch
+from threeml_core.models.configuration import (
+    ThreeMLConfig,
+    ThreeMLCrossConfig,
+    ThreeMLSelfConfig,
+    VanillaConfig,
+)
+
+
+def take(hidden: Tensor, idx: Tensor) -> Tensor:
+    """(batch, n, d) at positions (batch, k) -> (batch, k, d)."""
+    return hidden.gather(1, idx[..., None].expand(-1, -1, hidden.shape[-1]))
+
+
+class PredictionTransform(nn.Module):
+    """The first layer of the head: LayerNorm(GELU(Linear(h))), to the width of the word embedding.
+
+    Source: section 2.2 ("the first prediction layer projects ... back to the encoder dimension").
+    """
+
+    def __init__(self, d_in: int, d_en: int, eps: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_in, d_en)
+        self.layer_norm = nn.LayerNorm(d_en, eps=eps)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., d_in) -> (..., d_en)."""
+        return self.layer_norm(F.gelu(self.dense(hidden)))
+
+
+class _Base(PreTrainedModel):
+    """What the three models share: the encoder, the tied head, the loss, initialisation."""
+
+    config: ThreeMLConfig
+    # The name must not be a prefix of a sibling's: Hugging Face strips it from checkpoint keys when loading.
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+
+    def __init__(self, config: ThreeMLConfig) -> None:
+        super().__init__(config)
+        encoder = config.encoder
+        self.encoder = AutoModel.from_config(encoder, add_pooling_layer=False)
+        self.head = PredictionTransform(self._head_width(), encoder.hidden_size, encoder.layer_norm_eps)
+        self.head_bias = nn.Parameter(torch.zeros(encoder.vocab_size))
+
+    def _head_width(self) -> int:
+        return self.config.encoder.hidden_size
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """N(0, 0.02) for every matrix, torch's decoder layers included (their own default is Xavier)."""
+        std = self.config.initializer_range
+        if isinstance(module, nn.MultiheadAttention):
+            init.normal_(module.in_proj_weight, mean=0.0, std=std)
+            init.zeros_(module.in_proj_bias)
+        elif isinstance(module, _Base):
+            init.zeros_(module.head_bias)
+            if isinstance(module, _WithDecoder):
+                init.normal_(module.mask_embedding, mean=0.0, std=std)
+        else:
+            super()._init_weights(module)
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The word embedding, which the head shares."""
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the word embedding."""
+        self.encoder.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> None:
+        """None: the output matrix is the word embedding itself, used functionally, so there is nothing to tie."""
+        return None
+
+    def _positions(self, idx: Tensor) -> Tensor:
+        """Position ids of places in a block. RoBERTa counts from pad_token_id + 1."""
+        return idx + self.config.encoder.pad_token_id + 1
+
+    def _padded_positions(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """(batch, n): position ids that skip padding, on either side."""
+        if attention_mask is None:
+            return self._positions(torch.arange(input_ids.shape[1], device=input_ids.device)[None])
+        real = attention_mask.long()
+        return real.cumsum(1) * real + self.config.encoder.pad_token_id
+
+    def _logits(self, transformed: Tensor) -> Tensor:
+        """(..., d_en) -> (..., vocab), with the word embedding as the matrix."""
+        embedding = cast(nn.Embedding, self.get_input_embeddings())
+        return F.linear(transformed, embedding.weight, self.head_bias)
+
+    def _encode(self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """(batch, k) -> (batch, k, d_en)."""
+        return self.encoder(input_ids, attention_mask=attention_mask, position_ids=positions).last_hidden_state
+
+    def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
+        """(batch, n_corrupted, vocab) in the order masked, replaced, unchanged."""
+        raise NotImplementedError
+
+    def _ordinary_logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """(batch, n, vocab)."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        corrupted: CorruptedBatch | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+        **_: Any,
+    ) -> MaskedLMOutput:
+        """Predict corrupted tokens.
+
+        Source: section 2.1. Equation 1's delta would drop unchanged tokens; the text and Appendix C predict all
+        corrupted ones, and so does this.
+
+        Args:
+            input_ids: (batch, n) ids with [MASK]s in place.
+            attention_mask: (batch, n), 1 for real tokens, 0 for padding.
+            labels: (batch, n), -100 where nothing is predicted.
+            corrupted: a batch with equal counts in every row, instead of the three above.
+            num_items_in_batch: corrupted tokens of the whole update; the loss is the sum of cross-entropies
+                divided by it. None: divided by this batch's own count.
+
+        Returns:
+            `loss` in nats (None without labels) and `logits`: (batch, n, vocab), or (batch, n_corrupted, vocab)
+            for a `CorruptedBatch`.
+        """
+        targets: Tensor | None
+        if corrupted is not None:
+            logits, targets = self._corrupted_logits(corrupted), corrupted.targets
+        elif input_ids is not None:
+            logits, targets = self._ordinary_logits(input_ids, attention_mask), labels
+        else:
+            raise ValueError("expected input_ids or a CorruptedBatch")
+        loss = None
+        if targets is not None:
+            total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+            count = (targets != -100).sum() if num_items_in_batch is None else num_items_in_batch
+            loss = total / count
+        return MaskedLMOutput(loss=loss, logits=logits)
+
+
+class VanillaForMaskedLM(_Base):
+    """The baseline: all tokens, [MASK]s among them, through the encoder; the head at corrupted positions."""
+
+    config_class = VanillaConfig
+
+    def __init__(self, config: VanillaConfig) -> None:
+        super().__init__(config)
+        self.post_init()
+
+    def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
+        n = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)
+        hidden = self._encode(batch.input_ids, self._positions(n)[None])
+        return self._logits(self.head(take(hidden, batch.corrupted_idx)))
+
+    def _ordinary_logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        positions = self._padded_positions(input_ids, attention_mask)
+        return self._logits(self.head(self._encode(input_ids, positions, attention_mask)))
+
+
+class _WithDecoder(_Base):
+    """What both 3ML models share: projection, [MASK] embedding, decoder positions, decoder blocks, final norm."""
+
+    mask_token_id: int
+
+    def __init__(
+        self, config: ThreeMLConfig, layer: type[nn.TransformerEncoderLayer | nn.TransformerDecoderLayer]
+    ) -> None:
+        super().__init__(config)
+        encoder, d_en, d_de = config.encoder, config.encoder.hidden_size, cast(int, config.decoder_hidden_size)
+        self.projection = nn.Linear(d_en, d_de) if d_en != d_de else nn.Identity()
+        self.mask_embedding = nn.Parameter(torch.zeros(d_de))
+        self.decoder_positions = nn.Embedding(encoder.max_position_embeddings, d_de, padding_idx=encoder.pad_token_id)
+        self.decoder_layers = nn.ModuleList()
+        for _ in range(config.decoder_num_hidden_layers):
+            block = layer(
+                d_model=d_de,
+                nhead=cast(int, config.decoder_num_attention_heads),
+                dim_feedforward=4 * d_de,
+                dropout=encoder.hidden_dropout_prob,
+                activation=F.gelu,
+                layer_norm_eps=encoder.layer_norm_eps,
+                batch_first=True,
+                norm_first=bool(config.decoder_norm_first),
+            )
+            # torch's layers have one dropout rate and apply it inside the FFN too; the paper (Appendix A) has a
+            # rate for attention weights and, like BERT, none inside the FFN.
+            block.dropout.p = 0.0
+            for attention in (block.self_attn, getattr(block, "multihead_attn", None)):
+                if attention is not None:
+                    attention.dropout = encoder.attention_probs_dropout_prob
+            self.decoder_layers.append(block)
+        final = nn.LayerNorm(d_de, eps=encoder.layer_norm_eps) if config.decoder_norm_first else nn.Identity()
+        self.decoder_norm = final
+
+    def _head_width(self) -> int:
+        return cast(int, self.config.decoder_hidden_size)
+
+    def _encode_kept(self, batch: CorruptedBatch) -> Tensor:
+        """(batch, n_en, d_en): the [MASK]s are dropped before the embedding, kept tokens keep their positions."""
+        return self._encode(batch.input_ids.gather(1, batch.keep_idx), self._positions(batch.keep_idx))
+
+    def _is_masked(self, input_ids: Tensor) -> Tensor:
+        mask_token_id = getattr(self.config, "mask_token_id", None)
+        if mask_token_id is None:
+            raise ValueError(
+                "the configuration has no mask_token_id, so [MASK] tokens cannot be found in input_ids: "
+                "set config.mask_token_id, or pass a CorruptedBatch"
+            )
+        return input_ids == mask_token_id
+
+    def _encode_hiding_masks(
+        self, input_ids: Tensor, attention_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """States of all positions when no [MASK] can be seen.
+
+        Returns:
+            hidden (batch, n, d_en), [MASK]? (batch, n) bool, kept? (batch, n) bool, positions (batch or 1, n).
+        """
+        masked = self._is_masked(input_ids)
+        real = torch.ones_like(masked) if attention_mask is None else attention_mask.bool()
+        kept = real & ~masked
+        positions = self._padded_positions(input_ids, attention_mask)
+        hidden = self._encode(input_ids, positions, _never_empty(kept).long())
+        return hidden, masked, kept, positions
+
+
+def _never_empty(keys: Tensor) -> Tensor:
+    """A row without any attention key would give NaN; such a row's result is never used, so let it see all."""
+    return keys | ~keys.any(1, keepdim=True)
+
+
+class ThreeMLSelfForMaskedLM(_WithDecoder):
+    """3ML_self: encoder over the kept tokens, then self-attention blocks over all n tokens.
+
+    Source: section 2.2. Decoder positions are added to all tokens (as in MAE; section 6.2 blames 3ML_cross's
+    lack of a common positional space).
+    """
+
+    config_class = ThreeMLSelfConfig
+
+    def __init__(self, config: ThreeMLSelfConfig) -> None:
+        super().__init__(config, nn.TransformerEncoderLayer)
+        self.post_init()
+
+    def _decode(self, hidden: Tensor, padding: Tensor | None = None) -> Tensor:
+        for layer in self.decoder_layers:
+            hidden = layer(hidden, src_key_padding_mask=padding)
+        return hidden
+
+    def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
+        size, n = batch.input_ids.shape
+        kept = self.projection(self._encode_kept(batch))
+        index = batch.keep_idx[..., None].expand(-1, -1, kept.shape[-1])
+        hidden = self.mask_embedding.to(kept.dtype).expand(size, n, -1).scatter(1, index, kept)
+        positions = self._positions(torch.arange(n, device=kept.device))
+        hidden = self._decode(hidden + self.decoder_positions(positions))
+        return self._logits(self.head(self.decoder_norm(take(hidden, batch.corrupted_idx))))
+
+    def _ordinary_logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        hidden, masked, kept, positions = self._encode_hiding_masks(input_ids, attention_mask)
+        hidden = torch.where(masked[..., None], self.mask_embedding, self.projection(hidden))
+        hidden = hidden + self.decoder_positions(positions)
+        hidden = self._decode(hidden, None if attention_mask is None else ~(kept | masked))
+        return self._logits(self.head(self.decoder_norm(hidden)))
+
+
+class ThreeMLCrossForMaskedLM(_WithDecoder):
+    """3ML_cross: encoder over the kept tokens; [MASK] queries attend to each other and to the encoder's output.
+
+    Source: section 2.2. Replaced and unchanged tokens are predicted from the encoder's output. The paper
+    contradicts itself on their head: section 2.2 says the same prediction layer (`visible_head="shared"`, which
+    fits the printed 364M parameters), Appendix C counts one of its own (`separate`, which shares embedding and bias).
+    """
+
+    config_class = ThreeMLCrossConfig
+
+    def __init__(self, config: ThreeMLCrossConfig) -> None:
+        super().__init__(config, nn.TransformerDecoderLayer)
+        encoder = config.encoder
+        self.visible_head = None
+        if config.visible_head == "separate":
+            self.visible_head = PredictionTransform(encoder.hidden_size, encoder.hidden_size, encoder.layer_norm_eps)
+        self.post_init()
+
+    def _transform_visible(self, hidden: Tensor, memory: Tensor) -> Tensor:
+        """Encoder states (.., d_en) and their projection (.., d_de) -> (.., d_en), ready for the embedding."""
+        return self.head(memory) if self.visible_head is None else self.visible_head(hidden)
+
+    def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
+        hidden = self._encode_kept(batch)
+        memory = self.projection(hidden)
+        queries = self.mask_embedding + self.decoder_positions(self._positions(batch.mask_idx))
+        for layer in self.decoder_layers:
+            queries = layer(queries, memory)
+        # a visible token's slot among the kept ones is its position minus the [MASK]s before it
+        visible = batch.visible_idx
+        slots = visible - (batch.mask_idx[:, None, :] < visible[:, :, None]).sum(2)
+        at_visible = self._transform_visible(take(hidden, slots), take(memory, slots))
+        transformed = torch.cat([self.head(self.decoder_norm(queries)), at_visible], 1)
+        return self._logits(transformed)
+
+    def _ordinary_logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        hidden, masked, kept, positions = self._encode_hiding_masks(input_ids, attention_mask)
+        memory = self.projection(hidden)
+        queries = self.mask_embedding + self.decoder_positions(positions)
+        queries = queries.expand(len(input_ids), -1, -1)
+        hide_queries, hide_memory = ~_never_empty(masked), ~_never_empty(kept)
+        for layer in self.decoder_layers:
+            queries = layer(queries, memory, tgt_key_padding_mask=hide_queries, memory_key_padding_mask=hide_memory)
+        at_masked, at_visible = self.head(self.decoder_norm(queries)), self._transform_visible(hidden, memory)
+        return self._logits(torch.where(masked[..., None], at_masked, at_visible))
+
+
+MODELS = {
+    "vanilla": (VanillaConfig, VanillaForMaskedLM),
+    "self": (ThreeMLSelfConfig, ThreeMLSelfForMaskedLM),
+    "cross": (ThreeMLCrossConfig, ThreeMLCrossForMaskedLM),
+}
+"""Architecture -> configuration class, model class."""
+
+for _config_class, _model_class in MODELS.values():
+    AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
+    AutoModelForMaskedLM.register(_config_class, _model_class, exist_ok=True)
+
+_ENCODER_TYPES = {"post": "roberta", "pre": "roberta-prelayernorm"}
+
+
+def build_model(
+    config: StudyConfig,
+    vocab_size: int,
+    pad_token_id: int = 1,
+    bos_token_id: int = 0,
+    eos_token_id: int = 2,
+    mask_token_id: int | None = None,
+) -> VanillaForMaskedLM | ThreeMLSelfForMaskedLM | ThreeMLCrossForMaskedLM:
+    """A freshly initialised model as the study's parameters describe it; seed torch before.
+
+    Args:
+        config: geometry, LayerNorm placement, dropout, decoder.
+        vocab_size: tokens in the tokenizer; the token ids are the tokenizer's.
+        pad_token_id: RoBERTa's positions start one above it.
+        bos_token_id: stored for fine-tuning.
+        eos_token_id: stored for fine-tuning.
+        mask_token_id: needed by the ordinary `forward` of the 3ML models.
+    """
+    encoder = AutoConfig.for_model(
+        _ENCODER_TYPES[config.layer_norm],
+        vocab_size=vocab_size,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size,
+        max_position_embeddings=config.max_position_embeddings + max(0, pad_token_id - 1),
+        hidden_dropout_prob=config.hidden_dropout_prob,
+        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        initializer_range=config.initializer_range,
+        layer_norm_eps=1e-5,
+        type_vocab_size=1,
+        pad_token_id=pad_token_id,
+        bos_token_id=bos_token_id,
+        eos_token_id=eos_token_id,
+    )
+    config_class, model_class = MODELS[config.architecture]
+    return model_class(
+        config_class(
+            encoder=encoder,
+            decoder_num_hidden_layers=config.decoder_num_hidden_layers,
+            decoder_hidden_size=config.decoder_hidden_size,
+            decoder_num_attention_heads=config.decoder_num_attention_heads,
+            decoder_norm_first=config.layer_norm == "pre",
+            visible_head=config.visible_head,
+            mask_token_id=mask_token_id,
+        )
+    )

@@ -1,0 +1,417 @@
+"""Pre-training: a plain loop, saved states, one record. `python -m threeml_core.pretrain -p mask_rate 0.5`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from threeml_core import flops
+from threeml_core.checkpoint import (
+    TrainingState,
+    export_encoder,
+    load_training_state,
+    save_model,
+    save_training_state,
+)
+from threeml_core.config import StudyConfig, identity_parameters, parse_arguments
+from threeml_core.data import PreparedData, prepare_data
+from threeml_core.data.blocks import batch_indices
+from threeml_core.errors import ParameterError, TrainingError, command_line
+from threeml_core.evaluation import (
+    corruption_fingerprint,
+    fixed_corruption,
+    masking_of,
+    mlm_perplexity,
+    on_unigram_plateau,
+    unigram_log_probabilities,
+    validation_blocks,
+)
+from threeml_core.files import exclusive, explain_full_disk
+from threeml_core.masking import CorruptedBatch, Masking, RaggedBatch, corrupt
+from threeml_core.models import build_model
+from threeml_core.optim import linear_warmup_decay, make_optimizer, set_learning_rate
+from threeml_core.results import (
+    RunRecord,
+    describe_environment,
+    describe_files,
+    read_metrics,
+    read_record,
+    run_folder,
+    run_id,
+    write_record,
+)
+
+STAGE = "pretrain"
+Log = Callable[[str], None]
+
+
+def print_line(line: str) -> None:
+    """Print at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def choose_device(config: StudyConfig) -> torch.device:
+    """The device asked for, else the first GPU, else the CPU.
+
+    Raises:
+        ParameterError: there is no such device.
+    """
+    name = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise ParameterError(f"device={name!r}: not available here ({reason}); expected cpu, cuda or None") from None
+    return device
+
+
+def batch_of(step: int, config: StudyConfig, data: PreparedData, masking: Masking) -> CorruptedBatch | RaggedBatch:
+    """The corrupted blocks of update `step` (from 0); a function of step and seed alone."""
+    index = batch_indices(len(data.train), config.batch_size, step, config.seed)
+    draw = np.random.SeedSequence((config.seed, step)).generate_state(2, np.uint32)
+    generator = torch.Generator().manual_seed(int(draw[0]) << 32 | int(draw[1]))
+    return corrupt(data.train[index], masking, generator)
+
+
+def loss_of(model: torch.nn.Module, batch: CorruptedBatch | RaggedBatch, count: int) -> torch.Tensor:
+    """Sum of cross-entropies over the batch divided by `count`, the corrupted tokens of the whole update."""
+    if isinstance(batch, CorruptedBatch):
+        return model(corrupted=batch, num_items_in_batch=count).loss
+    return model(input_ids=batch.input_ids, labels=batch.labels, num_items_in_batch=count).loss
+
+
+class Trainer:
+    """One run: model, optimizer, where it stands, and how to move it on by one update."""
+
+    def __init__(self, config: StudyConfig, data: PreparedData, device: torch.device) -> None:
+        self.config, self.data, self.device = config, data, device
+        self.masking = masking_of(config, data)
+        torch.manual_seed(config.seed)
+        self.model = build_model(config, data.vocab_size, **data.token_ids).to(device)
+        self.model.train()
+        self.optimizer = make_optimizer(self.model, config)
+        self.state = TrainingState()
+        self.bf16, self.compiled = precision_of(config, device)
+        self._forward: torch.nn.Module = self.model
+        if self.compiled:
+            self._forward = torch.compile(self.model, dynamic=False)  # type: ignore[assignment]
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """bfloat16 if the run uses it."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+    def update(self) -> torch.Tensor:
+        """Do one update; its loss in nats, still on the device."""
+        config, step = self.config, self.state.step
+        set_learning_rate(self.optimizer, self.learning_rate())
+        batch = batch_of(step, config, self.data, self.masking)
+        count = int((batch.labels != -100).sum())
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        assert config.micro_batch_size is not None
+        for part in batch.split(config.micro_batch_size):
+            with self.autocast():
+                loss = loss_of(self._forward, part.to(self.device), count)
+            loss.backward()
+            total += loss.detach()
+        if config.max_grad_norm > 0:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
+        self.optimizer.step()
+        self.state.step += 1
+        return total
+
+    def learning_rate(self) -> float:
+        """Of the next update."""
+        config = self.config
+        return config.learning_rate * linear_warmup_decay(self.state.step, config.max_steps, config.warmup_ratio)
+
+
+def precision_of(config: StudyConfig, device: torch.device) -> tuple[bool, bool]:
+    """(bf16, torch_compile) with None decided: both on a GPU, neither on a CPU, where they only cost time."""
+    gpu = device.type == "cuda"
+    bf16 = config.bf16 if config.bf16 is not None else gpu and torch.cuda.is_bf16_supported()
+    return bf16, config.torch_compile if config.torch_compile is not None else gpu
+
+
+def pretrain_identity(config: StudyConfig, data_id: str, device: torch.device) -> dict[str, Any]:
+    """All that determines the result of a run."""
+    bf16, compiled = precision_of(config, device)
+    return {"data": data_id, **identity_parameters(config), "bf16": bf16, "torch_compile": compiled}
+
+
+def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
+    """Pre-train one model, or return the record if that was done before, or go on where it was interrupted.
+
+    Source: section 3.3 and Appendix A. Leaves `runs/pretrain/<run id>/` with `record.json`, `metrics.jsonl`,
+    `model/` (decoder included) and `encoder/` (an ordinary RoBERTa with tokenizer).
+
+    Args:
+        config: resolved parameters.
+        log: takes progress lines.
+
+    Raises:
+        StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
+    """
+    transformers_logging.disable_progress_bar()
+    data = prepare_data(config, log)
+    device = choose_device(config)
+    identity = pretrain_identity(config, data.data_id, device)
+    name = run_id(f"{config.architecture}-{config.mask_rate * 100:g}", identity)
+    folder = run_folder(config.runs_dir, STAGE, name)
+    with exclusive(folder / ".lock", f"run {name}"):
+        if (folder / "record.json").exists():
+            log(f"run {name} is finished; its record is read")
+            return read_record(folder)
+        return _run(config, data, device, identity, folder, log)
+
+
+def _run(
+    config: StudyConfig, data: PreparedData, device: torch.device, identity: dict[str, Any], folder: Path, log: Log
+) -> RunRecord:
+    trainer = Trainer(config, data, device)
+    state_file = folder / "training_state.pt"
+    if state_file.exists():
+        trainer.state = load_training_state(state_file, trainer.model, trainer.optimizer)
+        log(f"run {folder.name} resumes after step {trainer.state.step}")
+    else:
+        log(f"run {folder.name} starts")
+    corruption = fixed_corruption(validation_blocks(config, data), masking_of(config, data, evaluation=True))
+    unigram = unigram_log_probabilities(data.train_counts(), data.special_ids)
+
+    def validate() -> dict[str, float]:
+        return mlm_perplexity(trainer.model, corruption, unigram, config.eval_batch_size, trainer.autocast())
+
+    metrics = _train(trainer, folder, validate, log)
+    final = {**metrics, "eval_blocks": len(corruption.input_ids), "eval_corruption": corruption_fingerprint(corruption)}
+    record = _finish(trainer, folder, identity, final)
+    state_file.unlink(missing_ok=True)
+    return record
+
+
+def _train(trainer: Trainer, folder: Path, validate: Callable[[], dict[str, float]], log: Log) -> dict[str, float]:
+    """Updates up to max_steps; validation and saving now and then. The last validation's metrics."""
+    config, state = trainer.config, trainer.state
+    tokens_per_step = config.batch_size * config.sequence_length
+    state_file = folder / "training_state.pt"
+    last: dict[str, float] = {}
+    pending: list[torch.Tensor] = []  # losses not yet looked at: reading one waits for the device
+
+    def settle() -> None:
+        """Look at the pending losses; stop at the first that is not finite."""
+        values = torch.stack(pending).tolist()
+        for step, value in enumerate(values, state.step - len(values) + 1):
+            if not math.isfinite(value):
+                kept = (
+                    f"the last good state is kept in {state_file}" if state_file.exists() else "no state was saved yet"
+                )
+                raise TrainingError(
+                    f"the loss is not finite ({value}) at step {step}; {kept}. "
+                    "The paper's remedy: max_grad_norm=1.0 (gradient clipping); a lower learning_rate helps too"
+                )
+        state.loss_sum += sum(values)
+        state.loss_count += len(values)
+        pending.clear()
+
+    with _metrics_writer(folder, state.step, config.tensorboard) as write, _progress(config, state.step) as bar:
+        while state.step < config.max_steps:
+            started = time.perf_counter()
+            learning_rate = trainer.learning_rate()
+            pending.append(trainer.update())
+            step, end = state.step, state.step == config.max_steps
+            logging = step % config.logging_steps == 0 or end
+            validating = step % config.eval_steps == 0 or end
+            saving = step % config.save_steps == 0 and not end
+            if trainer.device.type == "cpu" or logging or validating or saving:  # free on a CPU: check every step
+                settle()
+            state.window_seconds += time.perf_counter() - started
+            bar.update(1)
+            if logging:
+                rate = state.loss_count * tokens_per_step / state.window_seconds
+                loss = state.loss_sum / state.loss_count
+                write(step, {"train_loss": loss, "learning_rate": learning_rate, "tokens_per_second": rate})
+                bar.report(step, config.max_steps, loss, rate, log)
+                state.start_window()
+            if validating:
+                last = validate()
+                write(step, last)
+                log(
+                    f"step {step}: validation perplexity {last['eval_perplexity']:.1f}, at masked positions "
+                    f"{last['eval_perplexity_masked']:.1f} (unigram {last['unigram_perplexity_masked']:.1f})"
+                )
+            if saving:
+                save_training_state(state_file, trainer.model, trainer.optimizer, state)
+    return last or validate()
+
+
+@contextlib.contextmanager
+def _metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Callable[[int, dict[str, float]], None]]:
+    """Append lines to metrics.jsonl (and TensorBoard); lines after step `done`, of a killed run, are dropped."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "metrics.jsonl"
+    kept = [line for line in read_metrics(path) if line["step"] <= done]
+    board = None
+    if tensorboard:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ParameterError("tensorboard=True needs `pip install tensorboard`") from None
+        board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
+    with explain_full_disk(path), path.open("w", encoding="utf-8") as handle:
+        handle.writelines(json.dumps(line) + "\n" for line in kept)
+
+        def write(step: int, values: dict[str, float]) -> None:
+            handle.write(json.dumps({"step": step, **values}) + "\n")
+            handle.flush()
+            if board is not None:
+                for key, value in values.items():
+                    board.add_scalar(key, value, step)
+
+        try:
+            yield write
+        finally:
+            if board is not None:
+                board.close()
+
+
+class _progress:  # noqa: N801  (used as a context manager)
+    """A bar in JupyterLab, a log line everywhere else."""
+
+    def __init__(self, config: StudyConfig, done: int) -> None:
+        self._bar: Any = None
+        if "JPY_SESSION_NAME" in os.environ:  # set by a Jupyter server, not by papermill or nbval
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=config.max_steps, initial=done, unit="step")
+
+    def __enter__(self) -> _progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, steps: int) -> None:
+        if self._bar is not None:
+            self._bar.update(steps)
+
+    def report(self, step: int, max_steps: int, loss: float, rate: float, log: Log) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=f"{rate:.0f}")
+        else:
+            log(f"step {step}/{max_steps}: loss {loss:.3f}, {rate:.0f} tokens/s")
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _flops(config: StudyConfig, vocab: int) -> dict[str, float]:
+    forward = flops.forward_flops(config, "exact", vocab)
+    return {
+        "forward_per_block": forward,
+        "training": flops.training_flops(forward, config.batch_size, config.max_steps, "exact"),
+        "speedup_over_vanilla_15": flops.config_speedup(config, "exact", 0.15, vocab),
+        "speedup_over_vanilla_same_rate": flops.config_speedup(config, "exact", config.mask_rate, vocab),
+        "paper_formula_speedup_over_vanilla_15": flops.config_speedup(config, "paper", 0.15, vocab),
+    }
+
+
+def _finish(trainer: Trainer, folder: Path, identity: dict[str, Any], metrics: dict[str, Any]) -> RunRecord:
+    config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
+    losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
+    environment = describe_environment()
+    if trainer.device.type == "cuda":
+        environment["hardware"]["gpu"] = torch.cuda.get_device_name(trainer.device)
+    environment["hardware"]["threads"] = torch.get_num_threads()
+    save_model(model, folder / "model", data.tokenizer_folder)
+    card = model_card(config, folder.name, data, metrics, model)
+    export_encoder(model, folder / "encoder", data.tokenizer_folder, card)
+    record = RunRecord(
+        stage=STAGE,
+        run_id=folder.name,
+        identity=identity,
+        parameters=config.parameters(),
+        sources=dict(config.sources),
+        metrics={"train_loss": losses[-1], **metrics, "on_unigram_plateau": on_unigram_plateau(metrics)},
+        flops=_flops(config, data.vocab_size),
+        timing={
+            "train_seconds": state.seconds,
+            "tokens_per_second": config.max_steps * config.batch_size * config.sequence_length / state.seconds,
+            "peak_memory_bytes": _peak_memory(trainer.device),
+        },
+        data={
+            "data_id": data.data_id,
+            "vocab_size": data.vocab_size,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "encoder_parameters": sum(p.numel() for p in model.encoder.parameters()),
+            **{name: data.meta[name] for name in ("corpus", "tokenizer", "train", "validation")},
+        },
+        environment=environment,
+        files=describe_files(folder, ("metrics.jsonl", "model", "encoder")),
+    )
+    write_record(record, config.runs_dir)
+    return record
+
+
+def model_card(
+    config: StudyConfig, name: str, data: PreparedData, metrics: dict[str, Any], model: PreTrainedModel
+) -> str:
+    """The encoder folder's README: what it is, how it was made, how to load it."""
+    kind = {"vanilla": "a vanilla masked language model", "self": "3ML_self", "cross": "3ML_cross"}
+    text = f"{data.meta['corpus']} ({data.meta['train']['words']:,} words)"
+    if "bundled" in data.meta["corpus"]:
+        text += "; English Wikipedia's contributors, CC BY-SA"
+    return f"""---
+library_name: transformers
+tags: [masked-language-modeling, roberta, 3ml]
+---
+# Encoder of {name}
+
+An ordinary RoBERTa encoder ({config.layer_norm}-LN, {config.num_hidden_layers} layers, width {config.hidden_size},
+{sum(p.numel() for p in model.encoder.parameters()):,} parameters), pre-trained as {kind[config.architecture]} with
+mask_rate {config.mask_rate:g} and split {config.mask_split}; the decoder was removed.
+
+* text: {text}
+* tokenizer: {data.meta["tokenizer"]}, {data.vocab_size:,} tokens; sequence length {config.sequence_length}
+* {config.max_steps:,} updates of {config.batch_size} blocks, peak learning rate {config.learning_rate:g},
+  seed {config.seed}
+* validation perplexity {metrics["eval_perplexity"]:.2f}; at masked positions {metrics["eval_perplexity_masked"]:.2f}
+  (unigram {metrics["unigram_perplexity_masked"]:.2f})
+
+```python
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("encoder")
+model = AutoModelForSequenceClassification.from_pretrained("encoder", num_labels=2)
+```
+
+Method: Liao et al., "Mask More and Mask Later", Findings of EMNLP 2022.
+"""
+
+
+@command_line
+def main() -> None:
+    """The command `python -m threeml_core.pretrain`."""
+    config = parse_arguments("Pre-train a model, as notebooks/02_pretrain.ipynb does.")
+    record = pretrain(config)
+    print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Tables, figures and the HTML report. Reads run records and the cost model; needs no torch."""
+
+from threeml_core.reporting.cost import cost_plan, printed_against_computed, speedup_table
+from threeml_core.reporting.figures import Figure, plot_speedups, plot_token_frequencies, plot_training
+from threeml_core.reporting.html import build_report
+from threeml_core.reporting.tables import (
+    Table,
+    comparable,
+    comparison_table,
+    corpus_table,
+    parameter_table,
+    perplexity_table,
+    plateau_statement,
+    speed_table,
+)
+
+__all__ = [
+    "Figure",
+    "Table",
+    "build_report",
+    "comparable",
+    "comparison_table",
+    "corpus_table",
+    "cost_plan",
+    "parameter_table",
+    "perplexity_table",
+    "plateau_statement",
+    "plot_speedups",
+    "plot_token_frequencies",
+    "plot_training",
+    "printed_against_computed",
+    "speed_table",
+    "speedup_table",
+]

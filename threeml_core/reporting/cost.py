@@ -1,0 +1,124 @@
+"""The cost model as tables: the paper's printed figures against the formula's, and the plan of a preset."""
+
+from __future__ import annotations
+
+from threeml_core import flops
+from threeml_core.config import StudyConfig, make_config
+from threeml_core.paper import PrintedValue, printed_values
+from threeml_core.reporting.tables import Table
+
+STUDY_MODELS = (("vanilla", 0.15), ("vanilla", 0.4), ("self", 0.4), ("self", 0.5), ("cross", 0.4))
+"""The five models of Table 3, with their mask rates."""
+
+BASE_UPDATES = 125
+"""Updates of the RoBERTa baseline in the longer recipe, thousands (Table 3)."""
+
+MODEL_NAMES = {"vanilla": "vanilla", "self": "3ML_self", "cross": "3ML_cross"}
+
+
+def computed_value(printed: PrintedValue) -> float:
+    """What Appendix C (paper mode) or the model's geometry gives for a printed figure, in its unit."""
+    architecture, rate = printed.setting.split()
+    config = make_config({"preset": printed.recipe, "architecture": architecture, "mask_rate": float(rate)})
+    if printed.metric == "parameters":
+        return flops.parameter_count(config) / 1e6
+    if printed.metric == "encoder_share":
+        # blocks alone: embedding and prediction layers are left out, as the section says
+        decoder = config.replace(
+            num_hidden_layers=config.decoder_num_hidden_layers, hidden_size=config.decoder_hidden_size
+        )
+        encoder_blocks, decoder_blocks = map(flops.encoder_block_parameters, (config, decoder))
+        return 100 * encoder_blocks / (encoder_blocks + decoder_blocks)
+    speedup = flops.config_speedup(config, "paper")
+    if printed.metric == "speedup":
+        return speedup
+    if printed.metric == "budget":
+        return 100 / speedup
+    if printed.metric == "updates":
+        return BASE_UPDATES * speedup
+    raise ValueError(f"no formula for {printed.metric}")
+
+
+def verdict(printed: PrintedValue, computed: float) -> str:
+    """`reproduced` if it rounds to the printed figure, else how far it is off."""
+    if round(computed, printed.decimals) == printed.value:
+        return "reproduced"
+    off = computed / printed.value - 1
+    return f"within 1% ({off:+.1%})" if abs(off) <= 0.01 else f"not by the formula ({off:+.1%})"
+
+
+def printed_against_computed() -> Table:
+    """Every FLOPs and parameter figure of the paper beside ours."""
+    units = {"speedup": "×", "budget": "%", "updates": "K", "encoder_share": "%", "parameters": "M"}
+    rows = []
+    for value in printed_values():
+        if value.metric not in units:
+            continue
+        computed = computed_value(value)
+        rows.append(
+            {
+                "Where": value.artefact,
+                "Recipe": value.recipe,
+                "Model": value.model,
+                "Figure": value.metric.replace("_", " "),
+                "Printed": value.printed + units[value.metric],
+                "Computed": f"{computed:.{value.decimals + 2}f}{units[value.metric]}",
+                "Verdict": verdict(value, computed),
+                "Note": value.note,
+            }
+        )
+    return Table(rows, "Printed against computed")
+
+
+def speedup_table(recipes: tuple[str, ...] = ("efficient-large", "longer-base")) -> Table:
+    """Speed-ups over the vanilla model at 15% (the paper's baseline) and at the same mask rate."""
+    rows = []
+    for recipe in recipes:
+        for architecture, rate in STUDY_MODELS:
+            config = make_config({"preset": recipe, "architecture": architecture, "mask_rate": rate})
+            forward = flops.forward_flops(config, "paper")
+            rows.append(
+                {
+                    "Recipe": recipe,
+                    "Model": f"{MODEL_NAMES[architecture]}-{rate:.0%}",
+                    "Forward GFLOPs a block": f"{forward / 1e9:.3f}",
+                    "Speed-up over vanilla 15%": f"{flops.config_speedup(config, 'paper', 0.15):.4f}",
+                    "Speed-up at the same rate": f"{flops.config_speedup(config, 'paper', rate):.4f}",
+                }
+            )
+    return Table(rows, "Cost by Appendix C, slips corrected")
+
+
+def cost_plan(config: StudyConfig) -> Table:
+    """What pre-training the five models of Table 3 costs with the geometry and schedule of `config`.
+
+    Hours are executed FLOPs over `mfu` times the peak of one GPU; kWh are hours times its power draw.
+    """
+    rows, total_hours = [], 0.0
+    for architecture, rate in STUDY_MODELS:
+        model = config.replace(architecture=architecture, mask_rate=rate)
+        forward = flops.forward_flops(model, "exact")
+        total = flops.training_flops(forward, model.batch_size, model.max_steps, "exact")
+        hours = total / (model.gpu_tflops * 1e12 * model.mfu) / 3600
+        total_hours += hours
+        rows.append(
+            {
+                "Model": f"{MODEL_NAMES[architecture]}-{rate:.0%}",
+                "Parameters": f"{flops.parameter_count(model) / 1e6:.1f} M",
+                "Updates": f"{model.max_steps:,}",
+                "Tokens": f"{model.max_steps * model.batch_size * model.sequence_length / 1e9:.3g} G",
+                "Training FLOPs": f"{total:.3g}",
+                "GPU hours": f"{hours:.3g}",
+                "kWh": f"{hours * model.gpu_watts / 1000:.3g}",
+                "Weights, gradients, moments": f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB",
+            }
+        )
+    rows.append(
+        {
+            "Model": "all five",
+            "GPU hours": f"{total_hours:.3g}",
+            "kWh": f"{total_hours * config.gpu_watts / 1000:.3g}",
+        }
+    )
+    title = f"Plan of preset {config.preset} on {config.gpu_name} at {config.mfu:.0%} MFU, one seed"
+    return Table(rows, title)

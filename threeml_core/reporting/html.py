@@ -1,0 +1,150 @@
+"""From executed notebooks to the HTML report: one page a notebook, an index, no request to any host."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import latex2mathml.converter
+import nbformat
+from nbconvert import HTMLExporter
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from pygments.formatters import HtmlFormatter
+
+from threeml_core.errors import StudyError
+from threeml_core.files import PROJECT_ROOT, atomic_folder
+from threeml_core.results import describe_environment, load_records
+
+TITLE = "Mask more, mask later"
+_TEMPLATES = Path(__file__).parent
+
+
+class _Renderer(IPythonRenderer):
+    """Formulas become MathML, which every browser draws without a script."""
+
+    def inline_math(self, body: str) -> str:
+        return latex2mathml.converter.convert(body)
+
+    def block_math(self, body: str) -> str:
+        return latex2mathml.converter.convert(body.strip(), display="block")
+
+
+def slug(text: str) -> str:
+    """An id for a heading."""
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]*>", "", text).lower()).strip("-")
+
+
+class _Exporter(HTMLExporter):
+    """nbconvert with this package's template."""
+
+    def markdown2html(self, context: Any, source: str = "") -> str:  # signature of nbconvert's filter
+        text = MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True)).render(source)
+        text = re.sub(
+            r"<h([1-4])[^>]*>(.*?)</h\1>",
+            lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>',
+            text,
+            flags=re.DOTALL,
+        )
+        text = text.replace("<table>", '<table class="study">')
+        return re.sub(r'href="([\w.-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """A page of the report."""
+
+    href: str
+    title: str
+    headings: list[tuple[str, str]]
+    """(id, text) of the second-level headings."""
+    summary: str
+    """First paragraph, plain text."""
+    notebook: Any
+
+
+def _read_page(path: Path) -> Page:
+    notebook = nbformat.read(path, 4)
+    markdown = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^(#{1,2}) (.+)$", markdown, re.MULTILINE)
+    title = next((text for level, text in headings if level == "#"), path.stem)
+    if failed := [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"]:
+        raise StudyError(f"{path} ended in an error ({failed[0].ename}: {failed[0].evalue}); run it again first")
+    paragraphs = [
+        p.strip() for p in markdown.split("\n\n") if p.strip() and not p.lstrip().startswith(("#", "$", "|", "*"))
+    ]
+    summary = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", paragraphs[0]) if paragraphs else ""
+    seconds = [(slug(text), re.sub(r"[`*]", "", text)) for level, text in headings if level == "##"]
+    return Page(f"{path.stem}.html", title, seconds, " ".join(summary.split()), notebook)
+
+
+def _code_styles() -> str:
+    light = HtmlFormatter(style="default").get_style_defs(".highlight")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
+    return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
+
+
+def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
+    environment = records[-1].environment if records else describe_environment()
+    commit = (environment["commit"] or "unknown")[:10] + (
+        " with local changes" if environment["commit_changed"] else ""
+    )
+    hardware, versions = environment["hardware"], environment["versions"]
+    machine = f"{hardware.get('gpu', hardware['cpu'])}, {hardware['cores']} cores"
+    return [
+        ("Preset", preset),
+        ("Seeds", ", ".join(sorted({str(r.parameters["seed"]) for r in records})) or "none"),
+        ("Commit", commit),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
+        ("Hardware", machine),
+        ("Date", environment["finished"][:10]),
+    ]
+
+
+def build_report(notebooks: Path, output: Path, preset: str, runs_dir: str | Path) -> Path:
+    """Render executed notebooks and the run records of a preset into `output`, replacing what was there.
+
+    Args:
+        notebooks: folder of executed notebooks; their names order the pages.
+        output: folder of the report; `index.html`, one page a notebook, `results.jsonl` and the notebooks.
+        preset: name of the preset, whose records go into the report.
+        runs_dir: folder of run folders.
+
+    Raises:
+        StudyError: no executed notebook, or one that ended in an error.
+    """
+    files = sorted(notebooks.glob("*.ipynb"))
+    if not files:
+        raise StudyError(f"no executed notebook in {notebooks}: run `make report`")
+    pages = [_read_page(path) for path in files]
+    records = [r for r in load_records(runs_dir, "pretrain") if r.parameters["preset"] == preset]
+    exporter = _Exporter(template_name="study", extra_template_basedirs=[str(_TEMPLATES)])
+    exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
+    shared = {
+        "title": TITLE,
+        "preset": preset,
+        "pages": pages,
+        "provenance": _provenance(preset, records),
+        "code_styles": _code_styles(),
+    }
+    with atomic_folder(output) as folder:
+        for page, source in zip(pages, files, strict=True):
+            body, _ = exporter.from_notebook_node(page.notebook, {"study": {**shared, "here": page}})
+            (folder / page.href).write_text(tidy(body), encoding="utf-8")
+            shutil.copy(source, folder / source.name)
+        index = nbformat.v4.new_notebook()
+        body, _ = exporter.from_notebook_node(index, {"study": {**shared, "here": None}})
+        (folder / "index.html").write_text(tidy(body), encoding="utf-8")
+        lines = (json.dumps(dataclasses.asdict(record), ensure_ascii=False) for record in records)
+        (folder / "results.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return output / "index.html"
+
+
+def tidy(text: str) -> str:
+    """No trailing blanks, so that a report can be committed; no path of the machine that made it."""
+    text = text.replace(html.escape(str(PROJECT_ROOT)), ".").replace(str(PROJECT_ROOT), ".")
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

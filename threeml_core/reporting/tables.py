@@ -1,0 +1,152 @@
+"""Tables that read well in JupyterLab, in the report, on a terminal and in a comparison by nbval."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from threeml_core.config import DATA_PARAMETERS, StudyConfig, identity_parameters
+from threeml_core.results import RunRecord
+
+KINDS = ("masked", "replaced", "unchanged")
+
+
+class Table:
+    """Rows of formatted text with a caption. Cells that look like numbers are set flush right."""
+
+    def __init__(self, rows: Sequence[Mapping[str, str]], caption: str) -> None:
+        self.columns = list(dict.fromkeys(name for row in rows for name in row))
+        self.rows = [[row.get(name, "") for name in self.columns] for row in rows]
+        self.caption = caption
+
+    def __repr__(self) -> str:
+        grid = [self.columns, *self.rows]
+        widths = [max(len(row[i]) for row in grid) for i in range(len(self.columns))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in grid]
+        return "\n".join([self.caption, *lines])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in self.columns)
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
+        caption = html.escape(self.caption)
+        head, body = f"<thead><tr>{head}</tr></thead>", f"<tbody>{body}</tbody>"
+        return f'<table class="study"><caption>{caption}</caption>{head}{body}</table>'
+
+
+def _cell(text: str) -> str:
+    number = text[:1].isdigit() or text[:1] in "+-−" and text[1:2].isdigit()
+    style = ' class="number" style="text-align:right"' if number else ' style="text-align:left"'
+    return f"<td{style}>{html.escape(text)}</td>"
+
+
+def parameter_table(config: StudyConfig) -> Table:
+    """Every parameter that decides the result, with its value and where it came from."""
+    names = ["preset", *DATA_PARAMETERS, *identity_parameters(config)]
+    values = config.parameters()
+    rows = [{"Parameter": n, "Value": f"{values[n]}", "Source": config.sources[n]} for n in dict.fromkeys(names)]
+    return Table(rows, "Resolved parameters")
+
+
+def corpus_table(meta: Mapping[str, Any]) -> Table:
+    """Documents, words, tokens and blocks of both sides of prepared data."""
+    rows = [
+        {
+            "Side": side,
+            "Documents": f"{meta[side]['documents']:,}",
+            "Words": f"{meta[side]['words']:,}",
+            "Tokens": f"{meta[side]['tokens']:,}",
+            "Blocks": f"{meta[side]['blocks']:,}",
+            "Words a token": f"{meta[side]['words'] / meta[side]['tokens']:.2f}",
+        }
+        for side in ("train", "validation")
+    ]
+    return Table(rows, f"Corpus {meta['corpus']}: {meta['vocab_size']:,} tokens, blocks of {meta['sequence_length']}")
+
+
+def perplexity_table(metrics: Mapping[str, float]) -> Table:
+    """Validation perplexity in total and by kind, beside the unigram's at the same positions."""
+    rows = []
+    for kind in ("all corrupted", *KINDS):
+        suffix = "" if kind == "all corrupted" else f"_{kind}"
+        if f"eval_perplexity{suffix}" not in metrics:
+            continue
+        model, unigram = metrics[f"eval_perplexity{suffix}"], metrics[f"unigram_perplexity{suffix}"]
+        rows.append(
+            {
+                "Tokens": kind,
+                "Model": f"{model:.1f}",
+                "Unigram": f"{unigram:.1f}",
+                "Model against unigram": f"{model / unigram - 1:+.0%}",
+            }
+        )
+    return Table(rows, "Validation perplexity (exp of the mean cross-entropy in nats)")
+
+
+def plateau_statement(metrics: Mapping[str, float]) -> str:
+    """One plain sentence: has the model learned anything about masked tokens?"""
+    model, unigram = metrics["eval_perplexity_masked"], metrics["unigram_perplexity_masked"]
+    change = model / unigram - 1
+    if metrics["on_unigram_plateau"]:
+        return (
+            f"This run shows nothing about the method yet: at masked positions its perplexity ({model:.1f}) has not "
+            f"left the unigram plateau ({unigram:.1f}, {change:+.0%}). Train longer before comparing models."
+        )
+    return (
+        f"The model has left the unigram plateau: at masked positions its perplexity is {model:.1f}, the unigram's "
+        f"{unigram:.1f} ({change:+.0%})."
+    )
+
+
+def speed_table(record: RunRecord) -> Table:
+    """FLOPs, speed-ups by FLOPs, and what the wall clock said."""
+    f, t = record.flops, record.timing
+    rows = [
+        ("forward FLOPs a block", f"{f['forward_per_block'] / 1e6:,.1f} M"),
+        ("training FLOPs", f"{f['training']:.3g}"),
+        ("speed-up in FLOPs over vanilla at 15%", f"{f['speedup_over_vanilla_15']:.2f}×"),
+        ("speed-up in FLOPs over vanilla at the same rate", f"{f['speedup_over_vanilla_same_rate']:.2f}×"),
+        ("training time", f"{t['train_seconds']:.0f} s"),
+        ("throughput", f"{t['tokens_per_second']:,.0f} tokens/s"),
+        ("executed", f"{f['training'] / t['train_seconds'] / 1e9:,.1f} GFLOP/s"),
+        ("peak memory", f"{t['peak_memory_bytes'] / 2**20:,.0f} MiB"),
+    ]
+    return Table([{"Quantity": name, "Value": value} for name, value in rows], "Cost of this run")
+
+
+def comparable(record: RunRecord, others: Iterable[RunRecord]) -> list[RunRecord]:
+    """Runs validated on the same corruption of the same text with the same number of updates, by architecture."""
+    order = ("vanilla", "self", "cross")
+    same = [
+        r
+        for r in others
+        if r.metrics["eval_corruption"] == record.metrics["eval_corruption"]
+        and r.data["data_id"] == record.data["data_id"]
+        and all(
+            r.parameters[k] == record.parameters[k]
+            for k in ("max_steps", "batch_size", "hidden_size", "num_hidden_layers")
+        )
+    ]
+    return sorted(same, key=lambda r: (order.index(r.parameters["architecture"]), r.parameters["mask_rate"], r.run_id))
+
+
+def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
+    """This run beside all finished runs that may be compared with it."""
+    names = {"vanilla": "vanilla", "self": "3ML_self", "cross": "3ML_cross"}
+    rows = []
+    for r in comparable(record, others):
+        p, m = r.parameters, r.metrics
+        rows.append(
+            {
+                "Run": ("→ " if r.run_id == record.run_id else "") + r.run_id,
+                "Model": names[p["architecture"]],
+                "Mask rate": f"{p['mask_rate']:g}",
+                "Split": p["mask_split"],
+                "Seed": f"{p['seed']}",
+                "Perplexity, masked": f"{m['eval_perplexity_masked']:.1f}",
+                "Perplexity, all": f"{m['eval_perplexity']:.1f}",
+                "Speed-up in FLOPs": f"{r.flops['speedup_over_vanilla_15']:.2f}×",
+                "Tokens/s": f"{r.timing['tokens_per_second']:,.0f}",
+            }
+        )
+    return Table(rows, "Finished runs on the same text, validated on the same corruption")

@@ -1,0 +1,178 @@
+"""Run folders and run records: identity, schema, reading and writing. Every number of a report comes from a record."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from threeml_core.errors import DamagedFileError
+from threeml_core.files import PROJECT_ROOT, fingerprint, project_path, sha256_file, write_json
+
+SCHEMA = 1
+"""Raised when the code would give another result for the same identity, or the record's fields change."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord:
+    """What a finished run leaves behind: `runs/<stage>/<run_id>/record.json`.
+
+    Attributes:
+        stage: `pretrain`, later `finetune` and `mutual_information`.
+        run_id: a readable head and a hash of `identity`.
+        identity: all that determines the result.
+        parameters: every resolved parameter.
+        sources: where each parameter came from: given, preset, default or derived.
+        metrics: results (losses in nats, perplexities).
+        flops: forward FLOPs of a block, total training FLOPs, speed-ups.
+        timing: seconds, tokens/s (original tokens), peak memory in bytes.
+        data: fingerprint, corpus and sizes of the text.
+        environment: commit, versions, hardware, time.
+        files: path inside the folder -> [bytes, SHA-256].
+    """
+
+    stage: str
+    run_id: str
+    identity: dict[str, Any]
+    parameters: dict[str, Any]
+    sources: dict[str, str]
+    metrics: dict[str, Any]
+    flops: dict[str, float]
+    timing: dict[str, float]
+    data: dict[str, Any]
+    environment: dict[str, Any]
+    files: dict[str, list[Any]]
+    schema: int = SCHEMA
+
+    def folder(self, runs_dir: str | Path) -> Path:
+        """The run's folder."""
+        return run_folder(runs_dir, self.stage, self.run_id)
+
+
+def run_id(head: str, identity: dict[str, Any]) -> str:
+    """`<head>-<hash>`; the same identity gives the same id on every machine."""
+    return f"{head}-{fingerprint({'schema': SCHEMA, **identity}, 10)}"
+
+
+def run_folder(runs_dir: str | Path, stage: str, run: str) -> Path:
+    """`<runs_dir>/<stage>/<run>`."""
+    return project_path(runs_dir) / stage / run
+
+
+def describe_files(folder: Path, names: Iterable[str]) -> dict[str, list[Any]]:
+    """Size and SHA-256 of the files in the sub-folders (or the files) `names` of `folder`."""
+    described = {}
+    for name in names:
+        path = folder / name
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                described[str(file.relative_to(folder))] = [file.stat().st_size, sha256_file(file)]
+    return described
+
+
+def write_record(record: RunRecord, runs_dir: str | Path) -> Path:
+    """Write the record, atomically and last: a folder with a record is a finished run."""
+    path = record.folder(runs_dir) / "record.json"
+    write_json(path, dataclasses.asdict(record))
+    return path
+
+
+def read_record(folder: Path, check_hashes: bool = False) -> RunRecord:
+    """The record of a finished run, with its files checked (sizes; contents too with `check_hashes`).
+
+    Raises:
+        DamagedFileError: the record cannot be read, or a file it names is missing or changed.
+    """
+    path = folder / "record.json"
+    advice = f"remove the folder {folder} and run again"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        record = RunRecord(**values)
+    except (OSError, ValueError, TypeError) as error:
+        raise DamagedFileError(f"damaged run: {path} cannot be read ({error}); {advice}") from None
+    if record.run_id != folder.name:
+        raise DamagedFileError(f"damaged run: {path} belongs to run {record.run_id}; {advice}")
+    for name, (size, digest) in record.files.items():
+        file = folder / name
+        actual = file.stat().st_size if file.is_file() else None
+        if actual is None:
+            raise DamagedFileError(f"damaged run: {file} is missing; {advice}")
+        if actual != size:
+            raise DamagedFileError(f"damaged run: {file} has {actual} bytes instead of {size}; {advice}")
+        if check_hashes and sha256_file(file) != digest:
+            raise DamagedFileError(f"damaged run: {file} has changed since it was written; {advice}")
+    return record
+
+
+def load_records(runs_dir: str | Path, stage: str) -> list[RunRecord]:
+    """Records of all finished runs of a stage, oldest first; unfinished folders are passed over.
+
+    Raises:
+        DamagedFileError: a finished run is damaged.
+    """
+    folders = (project_path(runs_dir) / stage).glob("*/record.json")
+    records = [read_record(path.parent) for path in folders]
+    return sorted(records, key=lambda record: record.environment["finished"])
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Lines of a metrics.jsonl; an incomplete last line (of a killed run) is passed over."""
+    return list(_complete_lines(path)) if path.exists() else []
+
+
+def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            if line:
+                yield json.loads(line)
+        except ValueError:
+            if number < len(lines):
+                raise DamagedFileError(
+                    f"damaged run: line {number} of {path} is not JSON; remove the folder {path.parent} and run again"
+                ) from None
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(PROJECT_ROOT), *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def describe_environment() -> dict[str, Any]:
+    """Commit, versions, hardware and time, for a record."""
+    versions = {"python": platform.python_version()}
+    for package in ("torch", "transformers", "tokenizers", "numpy", "safetensors"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    commit = _git("rev-parse", "HEAD")
+    # the report itself is rewritten by a run and says nothing about the code
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!reports")
+    return {
+        "commit": commit,
+        "commit_changed": bool(changed) if commit else None,
+        "versions": versions,
+        "hardware": {"cpu": _cpu_name(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()},
+        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
