@@ -1,0 +1,63 @@
+"""Golden loss curves: 20 steps of each model on CPU. `python tests/golden/test_golden.py` renews them on purpose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from threeml_core.config import ARCHITECTURES, make_config
+from threeml_core.masking import Masking, corrupt
+from threeml_core.models import build_model
+from threeml_core.optim import linear_warmup_decay, make_optimizer, set_learning_rate
+
+FILE = Path(__file__).with_name("losses.json")
+VOCAB, N, STEPS = 97, 32, 20
+
+
+def curve(architecture: str, layer_norm: str) -> list[float]:
+    """Losses in nats; blocks with a rule to learn (each token is its left neighbour plus one)."""
+    config = make_config(
+        {
+            "architecture": architecture,
+            "layer_norm": layer_norm,
+            "sequence_length": N,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "learning_rate": 1e-2,
+            "max_steps": STEPS,
+            "batch_size": 16,
+        }
+    )
+    torch.manual_seed(0)
+    model = build_model(config, VOCAB, mask_token_id=4).train()
+    optimizer = make_optimizer(model, config)
+    masking = Masking(4, (0, 1, 2, 3, 4), VOCAB, 0.4)
+    losses = []
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(step)
+        first = torch.randint(0, VOCAB - 5, (16, 1), generator=generator)
+        blocks = (first + torch.arange(N)) % (VOCAB - 5) + 5
+        blocks[:, 0], blocks[:, -1] = 0, 2
+        set_learning_rate(optimizer, config.learning_rate * linear_warmup_decay(step, STEPS, 0.06))
+        optimizer.zero_grad()
+        loss = model(corrupted=corrupt(blocks, masking, generator)).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(round(loss.item(), 6))
+    return losses
+
+
+@pytest.mark.parametrize("layer_norm", ["pre", "post"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_golden_curve(architecture: str, layer_norm: str) -> None:
+    expected = json.loads(FILE.read_text())[f"{architecture}-{layer_norm}"]
+    assert curve(architecture, layer_norm) == pytest.approx(expected, rel=1e-3)
+
+
+if __name__ == "__main__":
+    curves = {f"{a}-{norm}": curve(a, norm) for a in ARCHITECTURES for norm in ("pre", "post")}
+    FILE.write_text(json.dumps(curves, indent=1) + "\n")

@@ -1,0 +1,146 @@
+"""The notebooks: their form, papermill's commands, nbval's comparison, the report's pages."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from threeml_core.config import PARAMETERS
+from threeml_core.files import PROJECT_ROOT
+
+NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
+EXECUTED = sorted((PROJECT_ROOT / "reports" / "tiny").glob("*.ipynb"))
+BIN = Path(sys.executable).parent
+
+
+def code_cells(path: Path) -> list:
+    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+
+
+def parameters_cell() -> str:
+    """What the parameters cell of every notebook has to be."""
+    kinds = {name: str(field.type) for name, field in PARAMETERS.items()}
+    lines = []
+    for name, field in PARAMETERS.items():
+        kind = kinds[name].removeprefix("Optional[").removesuffix("]")
+        value = '"tiny"' if name == "preset" else "None"
+        lines.append(f"{name}: {kind} = {value}  # {field.metadata['meaning']}")
+    return "\n".join(lines)
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["00_cost_model", "01_prepare_data", "02_pretrain"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_form(path: Path) -> None:
+    notebook = nbformat.read(path, 4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    cells = code_cells(path)
+    assert [i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])] == [0]
+    assert cells[0].source == parameters_cell()
+    assert "resolve_parameters(globals())" in cells[1].source
+    assert len(cells) <= 14
+    for cell in cells:
+        assert not cell.outputs and cell.execution_count is None, "notebooks are committed without outputs"
+        tree = ast.parse(cell.source)
+        assert not [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        assert len(cell.source.splitlines()) <= 12 or cell is cells[0]
+        if cell is not cells[0]:
+            plain = [
+                n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, (ast.Constant, ast.List))
+            ]
+            assert not plain, "a plain global would be read as a parameter when the cells are run again"
+
+
+def papermill(*arguments: str) -> subprocess.CompletedProcess:
+    command = [str(BIN / "papermill"), "--no-progress-bar", "-k", "python3", *arguments]
+    return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=500)
+
+
+def test_help_lists_every_parameter() -> None:
+    done = papermill("notebooks/02_pretrain.ipynb", "--help-notebook")
+    assert done.returncode == 0
+    for name, field in PARAMETERS.items():
+        assert f"  {name}: " in done.stdout, name
+        assert field.metadata["meaning"].split()[0] in done.stdout
+
+
+def test_a_misspelt_parameter_is_refused(tmp_path: Path) -> None:
+    done = papermill("notebooks/02_pretrain.ipynb", str(tmp_path / "out.ipynb"), "-p", "mask_ratee", "0.5")
+    assert done.returncode != 0
+    assert "ParameterError: unknown parameter 'mask_ratee': did you mean 'mask_rate'?" in done.stderr
+    assert "line" not in done.stderr.split("ParameterError")[1].split("\n")[0], "one line, no traceback behind it"
+
+
+@pytest.fixture
+def small_arguments(small: dict, tmp_path: Path) -> list[str]:
+    small = {**small, "runs_dir": str(tmp_path / "runs")}
+    return [part for name, value in small.items() for part in ("-p", name, str(value))]
+
+
+@pytest.mark.parametrize("architecture", ["self", "cross", "vanilla"])
+def test_pretrain_notebook(architecture: str, small_arguments: list[str], tmp_path: Path) -> None:
+    """The README's line, on a small corpus: ends with its record, curves, perplexities and speed-up."""
+    out = tmp_path / "out.ipynb"
+    arguments = [*small_arguments, "-p", "mask_rate", "0.5", "-p", "architecture", architecture]
+    done = papermill("notebooks/02_pretrain.ipynb", str(out), *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = out.read_text()
+    for expected in ("Validation perplexity", "aria-label", "speed-up in FLOPs over vanilla", "record.json", "unigram"):
+        assert expected in text
+    (record,) = (tmp_path / "runs" / "pretrain").glob("*/record.json")
+    assert f"{architecture}-50-" in str(record)
+
+
+def test_presets_inject_as_files(small_arguments: list[str], tmp_path: Path) -> None:
+    """The paper's preset by `-f`, small in every dimension: no parameter is unknown to papermill or to us."""
+    out = tmp_path / "out.ipynb"
+    arguments = ["-f", "params/efficient-large.yaml", *small_arguments]
+    smaller = {"tokenizer": "train", "num_hidden_layers": 2, "intermediate_size": 64, "decoder_hidden_size": 16}
+    smaller |= {"decoder_num_attention_heads": 1, "micro_batch_size": 4, "validation_fraction": 0.1, "max_steps": 2}
+    arguments += [part for name, value in smaller.items() for part in ("-p", name, str(value))]
+    done = papermill("notebooks/02_pretrain.ipynb", str(out), *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "unknown parameter" not in done.stderr
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
+def test_executed_notebooks_hold(path: Path) -> None:
+    """nbval runs the report's notebooks again: everything but timings and floats of this machine must be equal."""
+    assert all(cell.execution_count for cell in code_cells(path)), "nbval compares only cells that carry a count"
+    sanitize = PROJECT_ROOT / "tests" / "notebooks" / "sanitize.cfg"
+    command = [sys.executable, "-m", "pytest", "--nbval", str(path), f"--nbval-sanitize-with={sanitize}"]
+    command += [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--nbval-cell-timeout=400",
+        "-c",
+        "/dev/null",
+        f"--rootdir={PROJECT_ROOT}",
+    ]
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "passed" in done.stdout
+
+
+def test_nbval_would_notice(tmp_path: Path) -> None:
+    """A changed number in a checked table fails: the comparison is not empty."""
+    source = next(path for path in EXECUTED if path.stem == "00_cost_model")
+    notebook = nbformat.read(source, 4)
+    text = nbformat.writes(notebook)
+    assert "1.3398" in text
+    changed = tmp_path / "changed.ipynb"
+    changed.write_text(text.replace("1.3398", "1.3399"))
+    sanitize = PROJECT_ROOT / "tests" / "notebooks" / "sanitize.cfg"
+    command = [sys.executable, "-m", "pytest", "--nbval", str(changed), f"--nbval-sanitize-with={sanitize}", "-q"]
+    command += ["-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={tmp_path}"]
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and "1.3399" in done.stdout

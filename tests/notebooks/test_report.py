@@ -1,0 +1,132 @@
+"""The HTML report: no request to any host, links that resolve, figures with descriptions, tables that are there."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from threeml_core.errors import StudyError
+from threeml_core.files import PROJECT_ROOT
+from threeml_core.reporting import build_report
+
+REPORT = PROJECT_ROOT / "reports" / "tiny"
+PAGES = sorted(REPORT.glob("*.html"))
+
+
+class Parsed(HTMLParser):
+    """Links, ids, figures and their labels of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.ids: list[str] = []
+        self.images: list[dict] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        values = dict(attrs)
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        elif tag in ("script", "link", "img", "iframe", "source"):
+            self.loaded.append(values.get("src") or values.get("href") or "")
+        if "id" in values:
+            self.ids.append(values["id"])
+        if tag in ("img", "svg"):
+            self.images.append(values)
+
+
+def test_the_report_is_there() -> None:
+    assert {page.name for page in PAGES} == {
+        "index.html",
+        "00_cost_model.html",
+        "01_prepare_data.html",
+        "02_pretrain.html",
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    parsed = Parsed(text)
+    assert [source for source in parsed.loaded if not source.startswith("data:")] == []
+    assert not re.search(r"url\(\s*['\"]?https?:|@import|<script", text)
+    for link in parsed.links:
+        path, _, anchor = link.partition("#")
+        if path.startswith(("http:", "https:")):
+            continue
+        target = page.parent / path if path else page
+        assert target.is_file(), link
+        if anchor:
+            assert anchor in Parsed(target.read_text(encoding="utf-8")).ids, link
+    assert len(parsed.ids) == len(set(parsed.ids)), "ids are unique in a page"
+    for image in parsed.images:
+        assert len(image.get("aria-label") or image.get("alt") or "") > 20
+    for name in ("Preset", "Commit", "Versions", "Hardware", "Date", "Seeds"):
+        assert f"<dt>{name}</dt>" in text
+    assert str(PROJECT_ROOT) not in text and "Traceback" not in text
+    assert "$$" not in text and not re.search(r"\\(phi|frac|cdot)", re.sub(r"<annotation.*?</annotation>", "", text))
+
+
+def test_tables_and_figures_of_this_part() -> None:
+    cost = (REPORT / "00_cost_model.html").read_text(encoding="utf-8")
+    for expected in (
+        "Printed against computed",
+        "1.3398",
+        "1.5465",
+        "reproduced",
+        "Counted by torch",
+        "Plan of preset tiny",
+        "<math",
+    ):
+        assert expected in cost
+    run = (REPORT / "02_pretrain.html").read_text(encoding="utf-8")
+    for expected in (
+        "Validation perplexity",
+        "left the unigram plateau",
+        "3ML_self",
+        "3ML_cross",
+        "vanilla",
+        "Tokens/s",
+    ):
+        assert expected in run
+
+
+def test_records_behind_the_report() -> None:
+    records = [json.loads(line) for line in (REPORT / "results.jsonl").read_text().splitlines()]
+    assert {record["parameters"]["architecture"] for record in records} == {"vanilla", "self", "cross"}
+    assert len({record["metrics"]["eval_corruption"] for record in records}) == 1
+    page = (REPORT / "02_pretrain.html").read_text(encoding="utf-8")
+    for record in records:
+        assert record["run_id"] in page
+        assert f"{record['metrics']['eval_perplexity_masked']:.1f}" in page
+        share = record["metrics"]["eval_perplexity_masked"] / record["metrics"]["unigram_perplexity_masked"]
+        assert share < 0.9, "the tiny preset has to leave the unigram plateau by at least 10%"
+
+
+def notebook(path: Path, *cells) -> None:
+    nbformat.write(nbformat.v4.new_notebook(cells=list(cells)), path)
+
+
+def test_warnings_stay_and_failures_are_refused(tmp_path: Path) -> None:
+    source = tmp_path / "executed"
+    source.mkdir()
+    cell = nbformat.v4.new_code_cell("x", execution_count=1)
+    cell.outputs = [nbformat.v4.new_output("stream", name="stderr", text="UserWarning: look here\n")]
+    notebook(source / "00_a.ipynb", nbformat.v4.new_markdown_cell("# Title $n^2$\n\nFirst words, `code`."), cell)
+    index = build_report(source, tmp_path / "report", "tiny", tmp_path / "runs")
+    assert "First words, code." in index.read_text()
+    assert "UserWarning: look here" in (tmp_path / "report" / "00_a.html").read_text()
+    before = index.read_text()
+    cell.outputs = [nbformat.v4.new_output("error", ename="ValueError", evalue="no", traceback=[])]
+    notebook(source / "01_b.ipynb", cell)
+    with pytest.raises(StudyError, match="01_b.ipynb ended in an error .ValueError: no."):
+        build_report(source, tmp_path / "report", "tiny", tmp_path / "runs")
+    assert index.read_text() == before, "a refused report leaves the previous one"
+    with pytest.raises(StudyError, match="no executed notebook"):
+        build_report(tmp_path / "report2", tmp_path / "report", "tiny", tmp_path / "runs")
