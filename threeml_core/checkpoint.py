@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -35,6 +35,14 @@ class TrainingState:
         self.window_seconds, self.loss_sum, self.loss_count = 0.0, 0.0, 0
 
 
+REMEDY = "The paper's remedy: max_grad_norm=1.0 (gradient clipping); a lower learning_rate helps too"
+
+
+def kept_state(path: Path) -> str:
+    """What a run that has to stop can say about its last good state."""
+    return f"the last good state is kept in {path}" if path.exists() else "no state was saved before"
+
+
 def all_finite(model: nn.Module) -> bool:
     """Is every parameter a finite number?"""
     norms = torch._foreach_norm([p.detach() for p in model.parameters()])
@@ -49,10 +57,7 @@ def save_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Opt
         StudyError: the disk is full; the previous state is kept.
     """
     if not all_finite(model):
-        raise TrainingError(
-            f"a parameter is not finite after step {state.step}; the last good state is kept in {path}. "
-            "The paper's remedy: max_grad_norm=1.0"
-        )
+        raise TrainingError(f"a parameter is not finite after step {state.step}; {kept_state(path)}. {REMEDY}")
     content = {
         "state": dataclasses.asdict(state),
         "model": model.state_dict(),
@@ -60,8 +65,8 @@ def save_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Opt
         "rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
-    with atomic_file(path) as temporary:
-        torch.save(content, temporary)
+    with atomic_file(path) as temporary, temporary.open("wb") as handle:
+        torch.save(content, handle)
 
 
 def load_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
@@ -99,6 +104,6 @@ def export_encoder(model: PreTrainedModel, folder: Path, tokenizer_folder: Path,
     Source: section 2.2, "Fine-tuning and Inference": the decoder is removed.
     """
     with atomic_folder(folder) as temporary:
-        model.encoder.save_pretrained(temporary)
+        cast(PreTrainedModel, model.encoder).save_pretrained(temporary)
         shutil.copytree(tokenizer_folder, temporary, dirs_exist_ok=True)
         (temporary / "README.md").write_text(card, encoding="utf-8")

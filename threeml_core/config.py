@@ -72,6 +72,9 @@ class StudyConfig:
     hidden_dropout_prob: float = parameter(0.1, "dropout on hidden states")
     attention_probs_dropout_prob: float = parameter(0.1, "dropout on attention weights")
     initializer_range: float = parameter(0.02, "standard deviation of the normal initialisation")
+    initialization: str = parameter(
+        "bert", "bert: N(0, initializer_range) | scaled: by fan-in, sinusoidal positions", ("bert", "scaled")
+    )
 
     # masking
     mask_rate: float = parameter(0.4, "r: share of the tokens of a block that is corrupted")

@@ -134,10 +134,12 @@ def corruption_example(config: StudyConfig, data: PreparedData, tokens: int = 24
     block = validation_blocks(config, data)[:1]
     batch = fixed_corruption(block, masking_of(config, data, evaluation=True))
     shown = [
-        tokenizer.convert_tokens_to_string([token]) for token in tokenizer.convert_ids_to_tokens(block[0, :tokens])
+        tokenizer.convert_tokens_to_string([token])
+        for token in tokenizer.convert_ids_to_tokens(block[0, :tokens].tolist())
     ]
     seen = [
-        tokenizer.convert_tokens_to_string([t]) for t in tokenizer.convert_ids_to_tokens(batch.input_ids[0, :tokens])
+        tokenizer.convert_tokens_to_string([t])
+        for t in tokenizer.convert_ids_to_tokens(batch.input_ids[0, :tokens].tolist())
     ]
     kinds = dict.fromkeys(range(tokens), "")
     for kind, idx in zip(KINDS, (batch.mask_idx, batch.replaced_idx, batch.unchanged_idx), strict=True):

@@ -31,19 +31,25 @@ def explain_full_disk(path: Path) -> Iterator[None]:
     """Turn "no space left" into one line that names the place."""
     try:
         yield
-    except (OSError, RuntimeError) as error:
-        # torch's zip writer reports a failed write as a RuntimeError without an errno
-        full = getattr(error, "errno", None) in _NO_SPACE or (
-            isinstance(error, RuntimeError)
-            and ("file write failed" in str(error) or "PytorchStreamWriter" in str(error))
-        )
-        if not full:
+    except Exception as error:
+        if not _is_full_disk(error):
             raise
         raise StudyError(
             f"the disk is full or a file size limit is reached: could not write {path}; "
             "what was there before is untouched. Free some space or set runs_dir to another disk, "
             "then run the same command again"
         ) from error
+
+
+def _is_full_disk(error: BaseException | None) -> bool:
+    """Does the error, or one it came from, mean "no space left"? Rust's libraries give the number as text only."""
+    while error is not None:
+        if getattr(error, "errno", None) in _NO_SPACE:
+            return True
+        if any(f"os error {number}" in str(error) for number in _NO_SPACE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextlib.contextmanager

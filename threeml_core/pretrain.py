@@ -20,8 +20,10 @@ from transformers.utils import logging as transformers_logging
 
 from threeml_core import flops
 from threeml_core.checkpoint import (
+    REMEDY,
     TrainingState,
     export_encoder,
+    kept_state,
     load_training_state,
     save_model,
     save_training_state,
@@ -101,7 +103,8 @@ class Trainer:
         self.config, self.data, self.device = config, data, device
         self.masking = masking_of(config, data)
         torch.manual_seed(config.seed)
-        self.model = build_model(config, data.vocab_size, **data.token_ids).to(device)
+        self.model = build_model(config, data.vocab_size, **data.token_ids)
+        self.model.to(device=device)  # type: ignore[call-arg]
         self.model.train()
         self.optimizer = make_optimizer(self.model, config)
         self.state = TrainingState()
@@ -215,12 +218,8 @@ def _train(trainer: Trainer, folder: Path, validate: Callable[[], dict[str, floa
         values = torch.stack(pending).tolist()
         for step, value in enumerate(values, state.step - len(values) + 1):
             if not math.isfinite(value):
-                kept = (
-                    f"the last good state is kept in {state_file}" if state_file.exists() else "no state was saved yet"
-                )
                 raise TrainingError(
-                    f"the loss is not finite ({value}) at step {step}; {kept}. "
-                    "The paper's remedy: max_grad_norm=1.0 (gradient clipping); a lower learning_rate helps too"
+                    f"the loss is not finite ({value}) at step {step}; {kept_state(state_file)}. {REMEDY}"
                 )
         state.loss_sum += sum(values)
         state.loss_count += len(values)
@@ -358,8 +357,8 @@ def _finish(trainer: Trainer, folder: Path, identity: dict[str, Any], metrics: d
         data={
             "data_id": data.data_id,
             "vocab_size": data.vocab_size,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "encoder_parameters": sum(p.numel() for p in model.encoder.parameters()),
+            "parameters": count_parameters(model),
+            "encoder_parameters": count_parameters(model.encoder),
             **{name: data.meta[name] for name in ("corpus", "tokenizer", "train", "validation")},
         },
         environment=environment,
@@ -367,6 +366,11 @@ def _finish(trainer: Trainer, folder: Path, identity: dict[str, Any], metrics: d
     )
     write_record(record, config.runs_dir)
     return record
+
+
+def count_parameters(module: Any) -> int:
+    """Trainable numbers in a module; shared ones count once."""
+    return sum(p.numel() for p in module.parameters())
 
 
 def model_card(
@@ -384,7 +388,7 @@ tags: [masked-language-modeling, roberta, 3ml]
 # Encoder of {name}
 
 An ordinary RoBERTa encoder ({config.layer_norm}-LN, {config.num_hidden_layers} layers, width {config.hidden_size},
-{sum(p.numel() for p in model.encoder.parameters()):,} parameters), pre-trained as {kind[config.architecture]} with
+{count_parameters(model.encoder):,} parameters), pre-trained as {kind[config.architecture]} with
 mask_rate {config.mask_rate:g} and split {config.mask_split}; the decoder was removed.
 
 * text: {text}

@@ -32,7 +32,7 @@ def test_cross_block_by_the_printed_total() -> None:
     [
         (LARGE, "vanilla", 0.15, 80.937),
         (LARGE, "vanilla", 0.40, 84.298),
-        (LARGE, "self", 0.4, 60.409),
+        (LARGE, "self", 0.4, 60.4085),
         (LARGE, "self", 0.5, 55.379),
         (LARGE, "cross", 0.4, 59.547),
         (BASE, "vanilla", 0.15, 102.657),

@@ -29,6 +29,7 @@ def make(architecture: str, layer_norm: str = "pre", **settings) -> tuple[StudyC
             "hidden_size": 32,
             "num_attention_heads": 4,
             "num_hidden_layers": 2,
+            "initialization": "bert",
             **settings,
         }
     )
@@ -158,6 +159,30 @@ def test_initialisation(architecture: str, layer_norm: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_scaled_initialisation(architecture: str) -> None:
+    """Matrices by fan-in, positions as sinusoids at the scale of what they are added to, embeddings as BERT's."""
+    _, model = make(architecture, hidden_size=128, initialization="scaled")
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2 and "embeddings" not in name and "positions" not in name:
+            assert parameter.std().item() == pytest.approx(parameter.shape[1] ** -0.5, rel=0.1), name
+    embeddings = model.encoder.embeddings
+    assert embeddings.word_embeddings.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    tables = {embeddings.position_embeddings: 0.02} | (
+        {} if architecture == "vanilla" else {model.decoder_positions: 0.5**0.5}
+    )
+    for table, scale in tables.items():
+        rows = table.weight[2 : N + 2]
+        assert rows.square().mean().sqrt().item() == pytest.approx(scale, rel=0.01)
+        assert (table.weight[1] == 0).all()
+        products = rows @ rows.T  # sinusoids: a product depends on the distance alone
+        for distance in (1, 3):
+            line = products.diagonal(distance)
+            assert torch.allclose(line, line[:1].expand_as(line), rtol=1e-4)
+    loss = model(corrupted=batch_of()).loss.item()
+    assert loss == pytest.approx(math.log(VOCAB), rel=0.1)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_dropout_rates_are_the_papers(architecture: str) -> None:
     """Hidden and attention dropout as asked; none inside the decoder's FFN, as in BERT."""
     _, model = make(architecture, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
@@ -218,7 +243,8 @@ def test_save_and_load(architecture: str, layer_norm: str, tmp_path: Path) -> No
     assert state.keys() == other.keys() and all(torch.equal(state[key], other[key]) for key in state)
     batch = batch_of()
     assert torch.equal(model(corrupted=batch).logits, loaded.eval()(corrupted=batch).logits)
-    assert loaded.config.mask_token_id == 4 and loaded.config.encoder.to_dict() == model.config.encoder.to_dict()
+    ours, theirs = model.config.encoder.to_dict(), loaded.config.encoder.to_dict()
+    assert loaded.config.mask_token_id == 4 and {**theirs, "dtype": None} == {**ours, "dtype": None}
 
 
 @pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)

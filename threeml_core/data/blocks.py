@@ -32,7 +32,7 @@ class BlockWriter:
     """
 
     def __init__(self, path: Path, n: int, start_id: int, end_id: int, special_ids: Iterable[int], vocab_size: int):
-        self._handle = path.open("wb")
+        self._handle = path.open("wb", buffering=0)  # blocks come in large pieces
         self._body = n - 2
         self._n = n
         self._start, self._end = start_id, end_id
@@ -67,10 +67,16 @@ class BlockWriter:
         self.max_special_tokens = max(self.max_special_tokens, int(self._is_special[blocks].sum(1).max()))
         self.n_blocks += full
 
-    def close(self) -> None:
-        """Write the blocks that are complete and close the file."""
-        self._write(len(self._pending) // self._body)
-        self._handle.close()
+    def __enter__(self) -> BlockWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Write the blocks that are complete, unless something failed, and close the file."""
+        try:
+            if kind is None:
+                self._write(len(self._pending) // self._body)
+        finally:
+            self._handle.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,12 +129,13 @@ def epoch_order(n_blocks: int, seed: int, epoch: int) -> np.ndarray:
 
 def batch_indices(n_blocks: int, batch_size: int, step: int, seed: int) -> np.ndarray:
     """(batch_size,) blocks of update `step` (from 0): epochs follow one another without a gap."""
-    first = step * batch_size
+    position, end = step * batch_size, (step + 1) * batch_size
     parts = []
-    while len(parts) == 0 or sum(map(len, parts)) < batch_size:
-        epoch, offset = divmod(first + sum(map(len, parts)), n_blocks)
-        missing = batch_size - sum(map(len, parts))
-        parts.append(_cached_order(n_blocks, seed, epoch)[offset : offset + missing])
+    while position < end:
+        epoch, offset = divmod(position, n_blocks)
+        part = _cached_order(n_blocks, seed, epoch)[offset : offset + end - position]
+        parts.append(part)
+        position += len(part)
     return np.concatenate(parts)
 
 

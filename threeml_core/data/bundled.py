@@ -32,7 +32,7 @@ _NOT_PROSE = {
 }
 _QUOTE_MARKS = re.compile(r"'{2,}")
 _EMPTY_BRACKETS = re.compile(r"\(\s*[,;:.\s]*\)|\[\s*\]")
-_BRACKET_START = re.compile(r"\(\s*[,;:]\s*")
+_BRACKET_START = re.compile(r"\(\s*(?:[,;:]\s*)+")
 _SPACE_BEFORE = re.compile(r"\s+([,.;:!?)])")
 _SPACES = re.compile(r"\s+")
 

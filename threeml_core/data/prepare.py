@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -151,7 +152,7 @@ def _with_ends(document: Document) -> Iterator[tuple[str, bool]]:
             yield previous, False
         previous = piece
     if previous is not None:
-        yield previous, True
+        yield previous.rstrip("\n"), True  # </s> ends the document
 
 
 def _data_identity(config: StudyConfig, cache: Path) -> dict[str, Any]:
@@ -241,13 +242,8 @@ def _build(
     start, end = boundary_ids(tokenizer)
     assert start is not None and end is not None
     special_ids = sorted({*tokenizer.all_special_ids, start, end})
-    writers = {
-        name: BlockWriter(folder / f"{name}.bin", n, start, end, special_ids, vocab_size)
-        for name in ("train", "validation")
-    }
-    statistics: dict[str, dict[str, int]] = {
-        name: {"documents": 0, "characters": 0, "words": 0, "tokens": 0} for name in writers
-    }
+    names = ("train", "validation")
+    statistics = {name: {"documents": 0, "characters": 0, "words": 0, "tokens": 0} for name in names}
 
     def stream() -> Iterator[tuple[str, bool]]:
         """All pieces; where each goes is queued beside it, as tokenising works in chunks."""
@@ -262,7 +258,11 @@ def _build(
 
     queue: collections.deque[str] = collections.deque()
     next_report = time.monotonic() + 10
-    try:
+    with contextlib.ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(BlockWriter(folder / f"{name}.bin", n, start, end, special_ids, vocab_size))
+            for name in names
+        }
         for ids, ends in _tokenize(stream(), tokenizer):
             name = queue.popleft()
             statistics[name]["tokens"] += len(ids)
@@ -271,9 +271,6 @@ def _build(
                 done = statistics["train"]["tokens"] + statistics["validation"]["tokens"]
                 log(f"tokenised {done / 1e6:.1f} M tokens")
                 next_report = time.monotonic() + 10
-    finally:
-        for writer in writers.values():
-            writer.close()
     for name, writer in writers.items():
         if writer.n_blocks == 0:
             _refuse_empty(config, name, statistics[name], n)

@@ -83,7 +83,7 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerFast:
             f"tokenizer {name_or_folder}: cannot be loaded ({reason}); expected 'train', a folder, or a name on the "
             "Hugging Face hub with the network up"
         ) from None
-    if not getattr(tokenizer, "is_fast", False):
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise CorpusError(f"tokenizer {name_or_folder}: has no fast (tokenizers) version; choose one that has")
     missing = [
         label

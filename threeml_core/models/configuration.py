@@ -19,6 +19,7 @@ class ThreeMLConfig(PreTrainedConfig):
         decoder_num_attention_heads: None: as many as keep the encoder's head size.
         decoder_norm_first: pre-LN (with a final LayerNorm) or post-LN; None: as the encoder.
         visible_head: 3ML_cross only: `shared` (section 2.2) or `separate` (Appendix C).
+        mask_token_id: finds the [MASK]s in `input_ids`; the fast path does not need it.
     """
 
     model_type = "threeml"
@@ -30,6 +31,7 @@ class ThreeMLConfig(PreTrainedConfig):
     decoder_num_attention_heads: int | None = None
     decoder_norm_first: bool | None = None
     visible_head: str = "shared"
+    mask_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Build the inner configuration and fill what follows from it."""

@@ -28,7 +28,7 @@ STYLES = {"vanilla": ":", "self": "-", "cross": "--"}
 MARKERS = {"vanilla": "s", "self": "o", "cross": "D"}
 NAMES = {"vanilla": "vanilla", "self": "3ML_self", "cross": "3ML_cross"}
 
-_RC = {
+_RC: Any = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
