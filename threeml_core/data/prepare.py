@@ -27,7 +27,7 @@ from threeml_core.files import atomic_folder, exclusive, fingerprint, project_pa
 FORMAT = 1
 """Raised when the files of a prepared folder change their meaning."""
 
-_CHUNK_CHARACTERS = 4_000_000  # tokenised at once, on all cores
+_CHUNK_CHARACTERS = 1_000_000  # tokenised at once, on all cores
 
 
 @dataclasses.dataclass(frozen=True)
