@@ -25,7 +25,9 @@ def computed_value(printed: PrintedValue) -> float:
     if printed.metric == "encoder_share":
         # blocks alone: embedding and prediction layers are left out, as the section says
         decoder = config.replace(
-            num_hidden_layers=config.decoder_num_hidden_layers, hidden_size=config.decoder_hidden_size
+            num_hidden_layers=config.decoder_num_hidden_layers,
+            hidden_size=config.decoder_hidden_size,
+            intermediate_size=None,
         )
         encoder_blocks, decoder_blocks = map(flops.encoder_block_parameters, (config, decoder))
         return 100 * encoder_blocks / (encoder_blocks + decoder_blocks)
@@ -89,10 +91,18 @@ def speedup_table(recipes: tuple[str, ...] = ("efficient-large", "longer-base"))
     return Table(rows, "Cost by Appendix C, slips corrected")
 
 
+def _duration(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 0.1 else f"{hours * 3600:.2g} s"
+
+
+def _energy(watt_hours: float) -> str:
+    return f"{watt_hours / 1000:.1f} kWh" if watt_hours >= 100 else f"{watt_hours:.2g} Wh"
+
+
 def cost_plan(config: StudyConfig) -> Table:
     """What pre-training the five models of Table 3 costs with the geometry and schedule of `config`.
 
-    Hours are executed FLOPs over `mfu` times the peak of one GPU; kWh are hours times its power draw.
+    GPU time is executed FLOPs over `mfu` times the peak of one GPU; energy is that time times its power draw.
     """
     rows, total_hours = [], 0.0
     for architecture, rate in STUDY_MODELS:
@@ -108,16 +118,16 @@ def cost_plan(config: StudyConfig) -> Table:
                 "Updates": f"{model.max_steps:,}",
                 "Tokens": f"{model.max_steps * model.batch_size * model.sequence_length / 1e9:.3g} G",
                 "Training FLOPs": f"{total:.3g}",
-                "GPU hours": f"{hours:.3g}",
-                "kWh": f"{hours * model.gpu_watts / 1000:.3g}",
+                "GPU time": _duration(hours),
+                "Energy": _energy(hours * model.gpu_watts),
                 "Weights, gradients, moments": f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB",
             }
         )
     rows.append(
         {
             "Model": "all five",
-            "GPU hours": f"{total_hours:.3g}",
-            "kWh": f"{total_hours * config.gpu_watts / 1000:.3g}",
+            "GPU time": _duration(total_hours),
+            "Energy": _energy(total_hours * config.gpu_watts),
         }
     )
     title = f"Plan of preset {config.preset} on {config.gpu_name} at {config.mfu:.0%} MFU, one seed"

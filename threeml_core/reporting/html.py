@@ -12,6 +12,7 @@ from typing import Any
 
 import latex2mathml.converter
 import nbformat
+from jinja2 import pass_context
 from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.formatters import HtmlFormatter
@@ -42,7 +43,9 @@ def slug(text: str) -> str:
 class _Exporter(HTMLExporter):
     """nbconvert with this package's template."""
 
-    def markdown2html(self, context: Any, source: str = "") -> str:  # signature of nbconvert's filter
+    @pass_context
+    def markdown2html(self, context: Any, source: str) -> str:
+        """Markdown to HTML with MathML, ids on headings, and links to notebooks turned into links to pages."""
         text = MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True)).render(source)
         text = re.sub(
             r"<h([1-4])[^>]*>(.*?)</h\1>",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,8 +35,11 @@ class Table:
         return f'<table class="study"><caption>{caption}</caption>{head}{body}</table>'
 
 
+_NUMBER = re.compile(r"[+-]?\d[\d,.]*(e[+-]?\d+)?[×%KMG]?( (M|G|s|h|kWh|Wh|GiB|MiB|GFLOP/s|tokens/s))?")
+
+
 def _cell(text: str) -> str:
-    number = text[:1].isdigit() or text[:1] in "+-−" and text[1:2].isdigit()
+    number = _NUMBER.fullmatch(text)
     style = ' class="number" style="text-align:right"' if number else ' style="text-align:left"'
     return f"<td{style}>{html.escape(text)}</td>"
 
