@@ -83,7 +83,11 @@ def load_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Opt
         if content["cuda_rng"] and len(content["cuda_rng"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all(content["cuda_rng"])
         return TrainingState(**content["state"])
+    except MemoryError:
+        raise
     except Exception as error:  # torch raises many kinds for a broken archive
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
         reason = str(error).split("\n")[0][:200]
         raise DamagedFileError(
             f"damaged checkpoint: {path} cannot be loaded ({type(error).__name__}: {reason}); "

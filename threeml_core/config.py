@@ -372,7 +372,7 @@ def _coerce(name: str, value: Any, where: str) -> Any:
 def _known(name: str, where: str) -> None:
     if name in PARAMETERS:
         return
-    close = difflib.get_close_matches(name, PARAMETERS, 1)
+    close = difflib.get_close_matches(str(name), PARAMETERS, 1)
     hint = f"did you mean {close[0]!r}?" if close else f"known parameters: {', '.join(PARAMETERS)}"
     raise ParameterError(f"unknown parameter {name!r}{where}: {hint}")
 
@@ -426,9 +426,6 @@ def make_config(given: Mapping[str, Any]) -> StudyConfig:
     return StudyConfig(**{**values, **given, "preset": preset}, sources=sources)
 
 
-_KERNEL_NAMES = {"In", "Out", "get_ipython", "exit", "quit", "open", "display"}
-
-
 def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
     """The parameters of a notebook: call it as `resolve_parameters(globals())` before anything else is defined.
 
@@ -436,11 +433,11 @@ def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
     papermill, so a name we do not know is a misspelt parameter and is refused. Objects (modules, records,
     figures) are passed over, so the cell can be run again in JupyterLab after the rest of the notebook.
     """
-    plain = (str, int, float, bool, list, tuple, dict, type(None))
+    plain = (str, int, float, bool, type(None))
     given = {
         name: value
         for name, value in namespace.items()
-        if not name.startswith("_") and name not in _KERNEL_NAMES and isinstance(value, plain)
+        if not name.startswith("_") and (name in PARAMETERS or isinstance(value, plain))
     }
     return make_config(given)
 

@@ -6,7 +6,6 @@ Source: Tables 1 and 2c. Perplexity is exp of the mean cross-entropy in nats ove
 from __future__ import annotations
 
 import hashlib
-import math
 from typing import Any
 
 import numpy as np
@@ -72,10 +71,10 @@ def unigram_log_probabilities(train_counts: np.ndarray, special_ids: tuple[int, 
 
 def summarize(losses: Tensor, kind_sizes: dict[str, int], prefix: str) -> dict[str, float]:
     """(blocks, n_corrupted) cross-entropies in nats -> mean loss and perplexities, in total and by kind."""
-    result = {f"{prefix}_loss": losses.mean().item(), f"{prefix}_perplexity": math.exp(losses.mean().item())}
+    result = {f"{prefix}_loss": losses.mean().item(), f"{prefix}_perplexity": losses.mean().exp().item()}
     for kind, part in zip(KINDS, losses.split([kind_sizes[kind] for kind in KINDS], dim=1), strict=True):
         if part.numel():
-            result[f"{prefix}_perplexity_{kind}"] = math.exp(part.mean().item())
+            result[f"{prefix}_perplexity_{kind}"] = part.mean().exp().item()
     return result
 
 

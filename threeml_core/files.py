@@ -32,7 +32,7 @@ def explain_full_disk(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_full_disk(error):
+        if isinstance(error, StudyError) or not _is_full_disk(error):
             raise
         raise StudyError(
             f"the disk is full or a file size limit is reached: could not write {path}; "
@@ -52,10 +52,28 @@ def _is_full_disk(error: BaseException | None) -> bool:
     return False
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder that can be written.
+
+    Raises:
+        StudyError: a file is in the way, or there is no permission.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StudyError(
+            f"cannot make the folder {folder} ({error.strerror}); set runs_dir to a folder that can be written"
+        ) from error
+    if not os.access(folder, os.W_OK):
+        raise StudyError(f"the folder {folder} cannot be written; set runs_dir to one that can")
+
+
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it replaces `path` in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
+    for leftover in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed
+        leftover.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with explain_full_disk(path):
@@ -70,7 +88,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; on success it becomes `path`, else it is removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     for leftover in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed
         shutil.rmtree(leftover, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
@@ -78,9 +96,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     try:
         with explain_full_disk(path):
             yield temporary
+            previous = path.with_name(f".{path.name}.previous.part")
             if path.exists():
-                shutil.rmtree(path)
+                os.replace(path, previous)
             os.replace(temporary, path)
+            shutil.rmtree(previous, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -106,7 +126,7 @@ def fingerprint(value: Any, length: int = 12) -> str:
 @contextlib.contextmanager
 def exclusive(lock: Path, what: str, wait: bool = False) -> Iterator[None]:
     """Hold the lock file `lock`, so that two processes never write the same thing."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(lock.parent)
     with lock.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

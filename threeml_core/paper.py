@@ -18,9 +18,9 @@ class PrintedValue:
         artefact: table, figure or section it stands in.
         recipe: `efficient-large` or `longer-base`, as the presets are called.
         model: as printed, such as `3ML_self-40%`.
-        setting: architecture and mask rate, such as `self 0.4`.
-        metric: `speedup` (ratio), `parameters` (millions), `budget` (percent), `updates` (thousands),
-            `encoder_share` (percent).
+        setting: architecture and mask rate, such as `self 0.4`; with thousands of updates where they matter.
+        metric: `speedup` (ratio), `speedup_at_updates` (ratio of total FLOPs to 125K baseline updates), `parameters`
+            (millions), `budget` (percent), `updates` (thousands), `encoder_share` (percent).
         printed: the figure as printed; its decimals say how it was rounded.
         note: what is known about a figure that the formula does not give.
     """

@@ -22,6 +22,7 @@ from threeml_core import flops
 from threeml_core.checkpoint import (
     REMEDY,
     TrainingState,
+    all_finite,
     export_encoder,
     kept_state,
     load_training_state,
@@ -41,7 +42,7 @@ from threeml_core.evaluation import (
     unigram_log_probabilities,
     validation_blocks,
 )
-from threeml_core.files import exclusive, explain_full_disk
+from threeml_core.files import atomic_file, exclusive, explain_full_disk
 from threeml_core.masking import CorruptedBatch, Masking, RaggedBatch, corrupt
 from threeml_core.models import build_model
 from threeml_core.optim import linear_warmup_decay, make_optimizer, set_learning_rate
@@ -49,6 +50,7 @@ from threeml_core.results import (
     RunRecord,
     describe_environment,
     describe_files,
+    now,
     read_metrics,
     read_record,
     run_folder,
@@ -153,7 +155,8 @@ def precision_of(config: StudyConfig, device: torch.device) -> tuple[bool, bool]
 def pretrain_identity(config: StudyConfig, data_id: str, device: torch.device) -> dict[str, Any]:
     """All that determines the result of a run."""
     bf16, compiled = precision_of(config, device)
-    return {"data": data_id, **identity_parameters(config), "bf16": bf16, "torch_compile": compiled}
+    run = {"device": device.type, "bf16": bf16, "torch_compile": compiled}
+    return {"data": data_id, **identity_parameters(config), **run}
 
 
 def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
@@ -170,8 +173,11 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
         StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
     """
     transformers_logging.disable_progress_bar()
-    data = prepare_data(config, log)
     device = choose_device(config)
+    environment = describe_environment()
+    data = prepare_data(config, log)
+    for evaluation in (False, True):  # refuse a rate these blocks cannot satisfy before a folder is made
+        masking_of(config, data, evaluation)
     identity = pretrain_identity(config, data.data_id, device)
     name = run_id(f"{config.architecture}-{config.mask_rate * 100:g}", identity)
     folder = run_folder(config.runs_dir, STAGE, name)
@@ -179,11 +185,17 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
         if (folder / "record.json").exists():
             log(f"run {name} is finished; its record is read")
             return read_record(folder)
-        return _run(config, data, device, identity, folder, log)
+        return _run(config, data, device, identity, environment, folder, log)
 
 
 def _run(
-    config: StudyConfig, data: PreparedData, device: torch.device, identity: dict[str, Any], folder: Path, log: Log
+    config: StudyConfig,
+    data: PreparedData,
+    device: torch.device,
+    identity: dict[str, Any],
+    environment: dict[str, Any],
+    folder: Path,
+    log: Log,
 ) -> RunRecord:
     trainer = Trainer(config, data, device)
     state_file = folder / "training_state.pt"
@@ -200,7 +212,7 @@ def _run(
 
     metrics = _train(trainer, folder, validate, log)
     final = {**metrics, "eval_blocks": len(corruption.input_ids), "eval_corruption": corruption_fingerprint(corruption)}
-    record = _finish(trainer, folder, identity, final)
+    record = _finish(trainer, folder, identity, environment, final)
     state_file.unlink(missing_ok=True)
     return record
 
@@ -245,6 +257,10 @@ def _train(trainer: Trainer, folder: Path, validate: Callable[[], dict[str, floa
                 bar.report(step, config.max_steps, loss, rate, log)
                 state.start_window()
             if validating:
+                if not all_finite(trainer.model):
+                    raise TrainingError(
+                        f"a parameter is not finite after step {step}; {kept_state(state_file)}. {REMEDY}"
+                    )
                 last = validate()
                 write(step, last)
                 log(
@@ -262,6 +278,8 @@ def _metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Call
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "metrics.jsonl"
     kept = [line for line in read_metrics(path) if line["step"] <= done]
+    with atomic_file(path) as temporary:
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
     board = None
     if tensorboard:
         try:
@@ -269,12 +287,12 @@ def _metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Call
         except ImportError:
             raise ParameterError("tensorboard=True needs `pip install tensorboard`") from None
         board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
-    with explain_full_disk(path), path.open("w", encoding="utf-8") as handle:
-        handle.writelines(json.dumps(line) + "\n" for line in kept)
+    with path.open("a", encoding="utf-8") as handle:
 
         def write(step: int, values: dict[str, float]) -> None:
-            handle.write(json.dumps({"step": step, **values}) + "\n")
-            handle.flush()
+            with explain_full_disk(path):
+                handle.write(json.dumps({"step": step, **values}) + "\n")
+                handle.flush()
             if board is not None:
                 for key, value in values.items():
                     board.add_scalar(key, value, step)
@@ -321,6 +339,8 @@ def _peak_memory(device: torch.device) -> int:
 
 
 def _flops(config: StudyConfig, vocab: int) -> dict[str, float]:
+    if config.mask_counts == "probabilistic":
+        return {}  # ragged rows go through the full-length forward, which Appendix C does not describe
     forward = flops.forward_flops(config, "exact", vocab)
     return {
         "forward_per_block": forward,
@@ -331,10 +351,12 @@ def _flops(config: StudyConfig, vocab: int) -> dict[str, float]:
     }
 
 
-def _finish(trainer: Trainer, folder: Path, identity: dict[str, Any], metrics: dict[str, Any]) -> RunRecord:
+def _finish(
+    trainer: Trainer, folder: Path, identity: dict[str, Any], environment: dict[str, Any], metrics: dict[str, Any]
+) -> RunRecord:
     config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
     losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
-    environment = describe_environment()
+    environment["finished"] = now()
     if trainer.device.type == "cuda":
         environment["hardware"]["gpu"] = torch.cuda.get_device_name(trainer.device)
     environment["hardware"]["threads"] = torch.get_num_threads()

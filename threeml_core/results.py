@@ -94,9 +94,14 @@ def read_record(folder: Path, check_hashes: bool = False) -> RunRecord:
     advice = f"remove the folder {folder} and run again"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
+        if values["schema"] != SCHEMA:
+            raise DamagedFileError(
+                f"{path} was written in schema {values['schema']}, this version reads {SCHEMA}; {advice}"
+            )
         record = RunRecord(**values)
-    except (OSError, ValueError, TypeError) as error:
-        raise DamagedFileError(f"damaged run: {path} cannot be read ({error}); {advice}") from None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise DamagedFileError(f"damaged run: {path} cannot be read ({reason}); {advice}") from None
     if record.run_id != folder.name:
         raise DamagedFileError(f"damaged run: {path} belongs to run {record.run_id}; {advice}")
     for name, (size, digest) in record.files.items():
@@ -150,12 +155,23 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip()
 
 
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def now() -> str:
+    """The time, UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def describe_environment() -> dict[str, Any]:
@@ -173,6 +189,6 @@ def describe_environment() -> dict[str, Any]:
         "commit": commit,
         "commit_changed": bool(changed) if commit else None,
         "versions": versions,
-        "hardware": {"cpu": _cpu_name(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()},
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "hardware": {"cpu": _cpu_name(), "cores": _cores(), "system": platform.system()},
+        "finished": now(),
     }

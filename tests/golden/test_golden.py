@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from threeml_core.config import ARCHITECTURES, make_config
+from threeml_core.config import ARCHITECTURES, StudyConfig
 from threeml_core.masking import Masking, corrupt
 from threeml_core.models import build_model
 from threeml_core.optim import linear_warmup_decay, make_optimizer, set_learning_rate
@@ -19,18 +19,19 @@ VOCAB, N, STEPS = 97, 32, 20
 
 def curve(architecture: str, layer_norm: str) -> list[float]:
     """Losses in nats; blocks with a rule to learn (each token is its left neighbour plus one)."""
-    config = make_config(
-        {
-            "architecture": architecture,
-            "layer_norm": layer_norm,
-            "sequence_length": N,
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "learning_rate": 1e-2,
-            "max_steps": STEPS,
-            "batch_size": 16,
-        }
+    config = StudyConfig(
+        architecture=architecture,
+        layer_norm=layer_norm,
+        sequence_length=N,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        decoder_hidden_size=16,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        learning_rate=1e-2,
+        max_steps=STEPS,
+        batch_size=16,
     )
     torch.manual_seed(0)
     model = build_model(config, VOCAB, mask_token_id=4).train()

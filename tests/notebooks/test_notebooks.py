@@ -92,11 +92,24 @@ def test_pretrain_notebook(architecture: str, small_arguments: list[str], tmp_pa
     arguments = [*small_arguments, "-p", "mask_rate", "0.5", "-p", "architecture", architecture]
     done = papermill("notebooks/02_pretrain.ipynb", str(out), *arguments)
     assert done.returncode == 0, done.stderr[-2000:]
-    text = out.read_text()
+    cells = code_cells(out)
+    text = str([output for cell in cells for output in cell.outputs])
     for expected in ("Validation perplexity", "aria-label", "speed-up in FLOPs over vanilla", "record.json", "unigram"):
         assert expected in text
     (record,) = (tmp_path / "runs" / "pretrain").glob("*/record.json")
     assert f"{architecture}-50-" in str(record)
+
+
+def test_cells_can_be_run_again(small: dict, tmp_path: Path) -> None:
+    """In JupyterLab one edits the parameters and runs from the top; what later cells defined is not in the way."""
+    notebook = nbformat.read(PROJECT_ROOT / "notebooks" / "02_pretrain.ipynb", 4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    given = "\n".join(f"{name} = {value!r}" for name, value in {**small, "runs_dir": str(tmp_path)}.items())
+    again = [nbformat.v4.new_code_cell(cell.source) for cell in (code[0], nbformat.v4.new_code_cell(given), code[1])]
+    notebook.cells = [code[0], nbformat.v4.new_code_cell(given), *code[1:], *again]
+    nbformat.write(notebook, tmp_path / "twice.ipynb")
+    done = papermill(str(tmp_path / "twice.ipynb"), str(tmp_path / "out.ipynb"))
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_presets_inject_as_files(small_arguments: list[str], tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_tables_and_figures_of_this_part() -> None:
     run = (REPORT / "02_pretrain.html").read_text(encoding="utf-8")
     for expected in (
         "Validation perplexity",
-        "left the unigram plateau",
+        "The model has left the unigram plateau",
         "3ML_self",
         "3ML_cross",
         "vanilla",

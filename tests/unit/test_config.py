@@ -9,6 +9,7 @@ import yaml
 
 from threeml_core.config import (
     PARAMETERS,
+    StudyConfig,
     corruption_counts,
     identity_parameters,
     load_preset,
@@ -37,7 +38,7 @@ def test_sources() -> None:
 
 
 def test_replace_derives_again() -> None:
-    config = make_config({}).replace(hidden_size=64, batch_size=8)
+    config = StudyConfig().replace(hidden_size=64, batch_size=8)
     assert (config.intermediate_size, config.decoder_hidden_size, config.micro_batch_size) == (256, 32, 8)
     assert config.sources["hidden_size"] == "given"
 
@@ -112,6 +113,7 @@ def test_resolve_parameters_reads_a_namespace() -> None:
     import math
 
     namespace = {"preset": "tiny", "mask_rate": 0.5, "_hidden": 1, "In": [""], "math": math, "record": object()}
+    namespace |= {"finished": [1], "config": make_config({})}  # what later cells leave behind
     assert resolve_parameters(namespace).mask_rate == 0.5
     with pytest.raises(ParameterError, match="mask_rat"):
         resolve_parameters({**namespace, "mask_rat": 0.5})

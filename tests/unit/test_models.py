@@ -20,6 +20,12 @@ VOCAB, N = 120, 24
 VARIANTS = list(itertools.product(ARCHITECTURES, ("pre", "post")))
 
 
+@pytest.fixture
+def restore_gradients():
+    yield
+    torch.set_grad_enabled(True)
+
+
 def make(architecture: str, layer_norm: str = "pre", **settings) -> tuple[StudyConfig, torch.nn.Module]:
     config = make_config(
         {
@@ -30,6 +36,9 @@ def make(architecture: str, layer_norm: str = "pre", **settings) -> tuple[StudyC
             "num_attention_heads": 4,
             "num_hidden_layers": 2,
             "initialization": "bert",
+            "decoder_hidden_size": settings.get("hidden_size", 32) // 2,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
             **settings,
         }
     )
@@ -46,13 +55,23 @@ def batch_of(rows: int = 6, seed: int = 0, **settings) -> CorruptedBatch:
     return batch
 
 
+@pytest.mark.usefixtures("restore_gradients")
 @pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
 @pytest.mark.parametrize("visible_head", ["shared", "separate"])
-def test_fast_path_equals_ordinary_forward(architecture: str, layer_norm: str, visible_head: str) -> None:
-    """The dense gather gives what a full-length run with the [MASK] keys hidden gives."""
+@pytest.mark.parametrize("gradients", [True, False])
+def test_fast_path_equals_ordinary_forward(
+    architecture: str, layer_norm: str, visible_head: str, gradients: bool
+) -> None:
+    """The dense gather gives what a full-length run with the [MASK] keys hidden gives.
+
+    Without gradients torch's layers take a fused path of their own, the one behind every reported perplexity.
+    """
     _, model = make(architecture, layer_norm, visible_head=visible_head)
     batch = batch_of()
+    with_gradients = model(corrupted=batch).logits
+    torch.set_grad_enabled(gradients)
     fast = model(corrupted=batch)
+    assert (fast.logits - with_gradients).abs().max() < 1e-6
     for attention_mask in (None, torch.ones_like(batch.input_ids)):
         ordinary = model(batch.input_ids, attention_mask, batch.labels)
         at = ordinary.logits.gather(1, batch.corrupted_idx[..., None].expand(-1, -1, VOCAB))
@@ -134,11 +153,6 @@ def test_the_encoder_never_sees_a_mask(architecture: str) -> None:
     other = batch.map(lambda tensor: tensor.clone())
     other.input_ids.scatter_(1, other.mask_idx, 33)
     assert torch.equal(model(corrupted=batch).logits, model(corrupted=other).logits)
-    word = model.get_input_embeddings().weight
-    model.train()(corrupted=batch).loss.backward()
-    with torch.no_grad():
-        tokens = set(batch.input_ids.unique().tolist()) - {4}
-    assert 4 not in tokens and word.grad is not None
 
 
 @pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)

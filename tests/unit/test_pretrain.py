@@ -80,7 +80,8 @@ def test_a_run_leaves_everything(architecture: str, own_runs: dict) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     model = AutoModelForMaskedLM.from_pretrained(folder / "model")
-    fill = pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=3)
+    assert type(model).__name__ == type(AutoModelForMaskedLM.from_config(model.config)).__name__
+    fill = pipeline("fill-mask", model=str(folder / "model"), top_k=3)
     guesses = fill(f"The cat sees the {tokenizer.mask_token} in the garden.")
     assert len(guesses) == 3 and all(0 <= guess["score"] <= 1 for guess in guesses)
 
@@ -125,7 +126,15 @@ def test_a_finished_run_is_not_repeated(own_runs: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"mask_counts": "probabilistic"}, {"mask_special_tokens": True}, {"max_grad_norm": 1.0}]
+    "settings",
+    [
+        {"mask_counts": "probabilistic", "mask_rate": 0.3},
+        {"mask_special_tokens": True},
+        {"max_grad_norm": 1.0},
+        {"bf16": True},
+        {"layer_norm": "post", "initialization": "bert"},
+        pytest.param({"torch_compile": True}, marks=pytest.mark.slow),
+    ],
 )
 def test_other_ways_to_train(settings: dict, own_runs: dict) -> None:
     record = pretrain(make_config({**own_runs, **settings}), quiet)
@@ -248,8 +257,10 @@ def test_loss_not_finite(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_exploded_parameters_are_not_saved(own_runs: dict) -> None:
     config = make_config({**own_runs, "learning_rate": 1e38, "save_steps": 1, "warmup_ratio": 0.0})
-    with pytest.raises(TrainingError, match="not finite.*no state was saved before.*max_grad_norm=1.0"):
-        pretrain(config, quiet)
+    for settings in ({}, {"max_steps": 1}):
+        with pytest.raises(TrainingError, match="not finite.*no state was saved before.*max_grad_norm=1.0"):
+            pretrain(config.replace(**settings), quiet)
+    assert not list(Path(own_runs["runs_dir"]).glob("pretrain/*/record.json"))
     assert not list(Path(own_runs["runs_dir"]).glob("pretrain/*/training_state.pt"))
 
 
@@ -314,6 +325,12 @@ def test_disk_full_while_saving_keeps_the_previous_state(own_runs: dict, tmp_pat
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
 
 
+def test_runs_dir_that_cannot_be_written(small: dict, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StudyError, match="cannot make the folder .*set runs_dir"):
+        pretrain(make_config({**small, "runs_dir": str(tmp_path / "file")}), quiet)
+
+
 def test_unknown_device(own_runs: dict) -> None:
     with pytest.raises(ParameterError, match="device='cuda:7': not available"):
         pretrain(make_config({**own_runs, "device": "cuda:7"}), quiet)
@@ -334,6 +351,7 @@ def test_more_special_tokens_than_the_rate_allows(small: dict, tmp_path: Path) -
     )
     with pytest.raises(ParameterError, match="mask_rate=0.8 corrupts .* special tokens that stay"):
         pretrain(config, quiet)
+    assert not (tmp_path / "pretrain").exists(), "a refused run leaves no folder"
 
 
 def test_command_line_refuses_in_one_line(own_runs: dict) -> None:

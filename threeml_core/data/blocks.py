@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class BlockWriter:
     """
 
     def __init__(self, path: Path, n: int, start_id: int, end_id: int, special_ids: Iterable[int], vocab_size: int):
-        self._handle = path.open("wb", buffering=0)  # blocks come in large pieces
+        self._handle = path.open("wb")
         self._body = n - 2
         self._n = n
         self._start, self._end = start_id, end_id
@@ -75,6 +76,8 @@ class BlockWriter:
         try:
             if kind is None:
                 self._write(len(self._pending) // self._body)
+                self._handle.flush()
+                os.fsync(self._handle.fileno())
         finally:
             self._handle.close()
 

@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -113,14 +114,17 @@ def _lines(path: Path) -> Iterator[str]:
             f"{path} is not valid UTF-8 after line {number} ({error.reason}): convert it, for example with "
             "`iconv -f latin1 -t utf-8`"
         ) from None
-    except (EOFError, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise CorpusError(f"{path} is damaged or truncated after line {number}: {error}") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":
+        if not _is_damage(error):
             raise
         raise CorpusError(f"{path} is damaged or truncated after line {number}: {error}") from None
+
+
+def _is_damage(error: Exception) -> bool:
+    """Does a decompressor or reader say that the file itself is broken?"""
+    if isinstance(error, OSError):
+        return error.errno is None  # gzip and pyarrow; an errno is the system's
+    return isinstance(error, (EOFError, lzma.LZMAError, zlib.error)) or type(error).__name__ == "ZstdError"
 
 
 class _Peekable:
@@ -181,12 +185,15 @@ def _pieces(text: str) -> Iterator[str]:
 
 def _checked_text(row: Any, column: str, where: str) -> str:
     text = row.get(column) if isinstance(row, dict) else None
+    if isinstance(row, dict) and column in row and not isinstance(text, str):
+        raise CorpusError(f"{where}: column {column!r} holds {type(text).__name__} instead of text; drop such rows")
     if not isinstance(text, str):
         known = ", ".join(row) if isinstance(row, dict) else type(row).__name__
         raise CorpusError(
             f"{where}: no text in column {column!r} (there is: {known}); set text_column to the column with the text"
         )
-    return text
+    # JSON can escape half a character, which no encoding can write
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _jsonl_documents(path: Path, column: str) -> Iterator[Document]:
@@ -213,9 +220,11 @@ def _jsonl_row(line: str, column: str, path: Path, number: int) -> Iterator[Docu
 
 
 def _parquet_documents(path: Path, column: str) -> Iterator[Document]:
-    import pyarrow
-    import pyarrow.parquet
-
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise CorpusError(f"{path}: reading .parquet needs `pip install pyarrow`") from None
     try:
         with contextlib.ExitStack() as stack:
             if path.suffix.lower() in _COMPRESSED:
@@ -231,7 +240,9 @@ def _parquet_documents(path: Path, column: str) -> Iterator[Document]:
             for batch in file.iter_batches(batch_size=256, columns=[column]):
                 for value in batch.column(0).to_pylist():
                     yield _pieces(_checked_text({column: value}, column, str(path)))
-    except pyarrow.ArrowException as error:
+    except Exception as error:
+        if not isinstance(error, pyarrow.ArrowException) and not _is_damage(error):
+            raise
         raise CorpusError(f"{path} is not a readable parquet file: {str(error).splitlines()[0]}") from None
 
 
@@ -293,7 +304,10 @@ def _file_hash(path: Path, known: dict[str, Any]) -> str:
     stat = path.stat()
     key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
     if key not in known:
-        known[key] = sha256_file(path)
+        try:
+            known[key] = sha256_file(path)
+        except OSError as error:
+            raise CorpusError(f"corpus file {path} cannot be read: {error.strerror}") from None
     return known[key]
 
 

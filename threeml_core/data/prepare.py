@@ -172,9 +172,9 @@ def _data_identity(config: StudyConfig, cache: Path) -> dict[str, Any]:
         del identity["validation_fraction"]
     if config.tokenizer != "train":
         del identity["vocab_size"], identity["tokenizer_megabytes"]
-        folder = Path(config.tokenizer).expanduser()
-        if (folder / "tokenizer.json").is_file():
-            identity["tokenizer"] = hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+        tokenizer = load_tokenizer(config.tokenizer)
+        content = [tokenizer.backend_tokenizer.to_str(), sorted(tokenizer.special_tokens_map.items())]
+        identity["tokenizer"] = fingerprint(content, 32)
     return identity
 
 

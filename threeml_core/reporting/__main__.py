@@ -13,7 +13,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Render executed notebooks into an HTML report.")
     parser.add_argument("notebooks", type=Path, help="folder of executed notebooks")
     parser.add_argument("output", type=Path, help="folder of the report; replaced")
-    parser.add_argument("preset", help="whose run records go into the report")
+    parser.add_argument("preset", help="named at the foot of every page")
     parser.add_argument("runs_dir", nargs="?", default="runs", help="folder of run folders")
     options = parser.parse_args()
     print(build_report(options.notebooks, options.output, options.preset, options.runs_dir))

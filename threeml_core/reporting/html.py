@@ -6,7 +6,6 @@ import dataclasses
 import html
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -109,22 +108,25 @@ def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
 
 
 def build_report(notebooks: Path, output: Path, preset: str, runs_dir: str | Path) -> Path:
-    """Render executed notebooks and the run records of a preset into `output`, replacing what was there.
+    """Render executed notebooks, and the records of the runs they show, into `output`, replacing what was there.
 
     Args:
         notebooks: folder of executed notebooks; their names order the pages.
         output: folder of the report; `index.html`, one page a notebook, `results.jsonl` and the notebooks.
-        preset: name of the preset, whose records go into the report.
+        preset: name of the preset, for the pages' foot.
         runs_dir: folder of run folders.
 
     Raises:
         StudyError: no executed notebook, or one that ended in an error.
     """
+    if output.exists() and any(output.iterdir()) and not (output / "results.jsonl").exists():
+        raise StudyError(f"{output} is not empty and holds no report: give a new folder, it would be replaced")
     files = sorted(notebooks.glob("*.ipynb"))
     if not files:
         raise StudyError(f"no executed notebook in {notebooks}: run `make report`")
     pages = [_read_page(path) for path in files]
-    records = [r for r in load_records(runs_dir, "pretrain") if r.parameters["preset"] == preset]
+    shown = "".join(path.read_text(encoding="utf-8") for path in files)
+    records = [r for r in load_records(runs_dir, "pretrain") if r.run_id in shown]
     exporter = _Exporter(template_name="study", extra_template_basedirs=[str(_TEMPLATES)])
     exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
     shared = {
@@ -138,7 +140,7 @@ def build_report(notebooks: Path, output: Path, preset: str, runs_dir: str | Pat
         for page, source in zip(pages, files, strict=True):
             body, _ = exporter.from_notebook_node(page.notebook, {"study": {**shared, "here": page}})
             (folder / page.href).write_text(tidy(body), encoding="utf-8")
-            shutil.copy(source, folder / source.name)
+            (folder / source.name).write_text(tidy(source.read_text(encoding="utf-8")), encoding="utf-8")
         index = nbformat.v4.new_notebook()
         body, _ = exporter.from_notebook_node(index, {"study": {**shared, "here": None}})
         (folder / "index.html").write_text(tidy(body), encoding="utf-8")

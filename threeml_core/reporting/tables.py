@@ -106,32 +106,38 @@ def speed_table(record: RunRecord) -> Table:
     """FLOPs, speed-ups by FLOPs, and what the wall clock said."""
     f, t = record.flops, record.timing
     rows = [
-        ("forward FLOPs a block", f"{f['forward_per_block'] / 1e6:,.1f} M"),
-        ("training FLOPs", f"{f['training']:.3g}"),
-        ("speed-up in FLOPs over vanilla at 15%", f"{f['speedup_over_vanilla_15']:.2f}×"),
-        ("speed-up in FLOPs over vanilla at the same rate", f"{f['speedup_over_vanilla_same_rate']:.2f}×"),
         ("training time", f"{t['train_seconds']:.0f} s"),
         ("throughput", f"{t['tokens_per_second']:,.0f} tokens/s"),
-        ("executed", f"{f['training'] / t['train_seconds'] / 1e9:,.1f} GFLOP/s"),
         ("peak memory", f"{t['peak_memory_bytes'] / 2**20:,.0f} MiB"),
     ]
+    if f:
+        rows += [
+            ("executed", f"{f['training'] / t['train_seconds'] / 1e9:,.1f} GFLOP/s"),
+            ("training FLOPs", f"{f['training']:.3g}"),
+            ("forward FLOPs a block", f"{f['forward_per_block'] / 1e6:,.1f} M"),
+            ("speed-up in FLOPs over vanilla at 15%", f"{f['speedup_over_vanilla_15']:.2f}×"),
+            ("speed-up in FLOPs over vanilla at the same rate", f"{f['speedup_over_vanilla_same_rate']:.2f}×"),
+        ]
     return Table([{"Quantity": name, "Value": value} for name, value in rows], "Cost of this run")
 
 
+_MAY_DIFFER = {"architecture", "mask_rate", "mask_split", "mask_counts", "seed"}
+
+
 def comparable(record: RunRecord, others: Iterable[RunRecord]) -> list[RunRecord]:
-    """Runs validated on the same corruption of the same text with the same number of updates, by architecture."""
+    """Runs that differ from this one in model, corruption and seed only, validated on the same corruption."""
+
+    def same(other: RunRecord) -> bool:
+        # the vanilla model has no decoder parameters: what both have must be equal
+        shared = (record.identity.keys() & other.identity.keys()) - _MAY_DIFFER
+        equal = all(record.identity[key] == other.identity[key] for key in shared)
+        return equal and record.metrics["eval_corruption"] == other.metrics["eval_corruption"]
+
     order = ("vanilla", "self", "cross")
-    same = [
-        r
-        for r in others
-        if r.metrics["eval_corruption"] == record.metrics["eval_corruption"]
-        and r.data["data_id"] == record.data["data_id"]
-        and all(
-            r.parameters[k] == record.parameters[k]
-            for k in ("max_steps", "batch_size", "hidden_size", "num_hidden_layers")
-        )
-    ]
-    return sorted(same, key=lambda r: (order.index(r.parameters["architecture"]), r.parameters["mask_rate"], r.run_id))
+    return sorted(
+        filter(same, others),
+        key=lambda r: (order.index(r.parameters["architecture"]), r.parameters["mask_rate"], r.run_id),
+    )
 
 
 def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
@@ -149,7 +155,7 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
                 "Seed": f"{p['seed']}",
                 "Perplexity, masked": f"{m['eval_perplexity_masked']:.1f}",
                 "Perplexity, all": f"{m['eval_perplexity']:.1f}",
-                "Speed-up in FLOPs": f"{r.flops['speedup_over_vanilla_15']:.2f}×",
+                "Speed-up in FLOPs": f"{r.flops['speedup_over_vanilla_15']:.2f}×" if r.flops else "not counted",
                 "Tokens/s": f"{r.timing['tokens_per_second']:,.0f}",
             }
         )
