@@ -66,7 +66,9 @@ def test_what_an_import_needs(module: str, forbidden: str) -> None:
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
 absent = {forbidden.split()!r}
-PathFinder.find_spec = lambda name, *rest: None if name.split(".")[0] in absent else find(name, *rest)
+PathFinder.find_spec = staticmethod(
+    lambda name, *rest: None if name.split(".")[0] in absent else find(name, *rest)
+)
 import {module}
 print("imported")
 """
