@@ -87,7 +87,7 @@ def _read_page(path: Path) -> Page:
 def _code_styles() -> str:
     light = HtmlFormatter(style="default").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
-    return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
+    return re.sub(r" */\*.*?\*/", "", f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n")
 
 
 def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
