@@ -52,6 +52,7 @@ def small(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
         "num_hidden_layers": 2,
         "hidden_size": 32,
         "num_attention_heads": 2,
+        "decoder_num_hidden_layers": 2,
         "decoder_hidden_size": 16,
         "decoder_num_attention_heads": 1,
         "hidden_dropout_prob": 0.0,

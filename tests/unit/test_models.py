@@ -36,6 +36,7 @@ def make(architecture: str, layer_norm: str = "pre", **settings) -> tuple[StudyC
             "num_attention_heads": 4,
             "num_hidden_layers": 2,
             "initialization": "bert",
+            "decoder_num_hidden_layers": 2,
             "decoder_hidden_size": settings.get("hidden_size", 32) // 2,
             "hidden_dropout_prob": 0.0,
             "attention_probs_dropout_prob": 0.0,
