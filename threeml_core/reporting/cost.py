@@ -5,7 +5,7 @@ from __future__ import annotations
 from threeml_core import flops
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import PrintedValue, printed_values
-from threeml_core.reporting.tables import Table
+from threeml_core.reporting.tables import MODEL_NAMES, Table
 
 STUDY_MODELS = (("vanilla", 0.15), ("vanilla", 0.4), ("self", 0.4), ("self", 0.5), ("cross", 0.4))
 """The five models of Table 3, with their mask rates."""
@@ -15,8 +15,6 @@ BASE_UPDATES = 125
 
 BERT_VOCABULARY = 30522
 """Tokens of BERT's WordPiece vocabulary (Appendix B: 30K)."""
-
-MODEL_NAMES = {"vanilla": "vanilla", "self": "3ML_self", "cross": "3ML_cross"}
 
 
 def computed_value(printed: PrintedValue) -> float:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure as MatplotlibFigure
 
 from threeml_core import flops
 from threeml_core.config import make_config
+from threeml_core.reporting.tables import MODEL_NAMES as NAMES
 from threeml_core.results import RunRecord, read_metrics
 
 INK = "#010203"
@@ -26,7 +27,6 @@ COLORS = {"vanilla": "#2f8fd8", "self": "#e0701a", "cross": "#1a9e77", "referenc
 
 STYLES = {"vanilla": ":", "self": "-", "cross": "--"}
 MARKERS = {"vanilla": "s", "self": "o", "cross": "D"}
-NAMES = {"vanilla": "vanilla", "self": "3ML_self", "cross": "3ML_cross"}
 
 _RC: Any = {
     "figure.facecolor": "none",

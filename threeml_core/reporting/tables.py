@@ -11,6 +11,8 @@ from threeml_core.config import DATA_PARAMETERS, StudyConfig, identity_parameter
 from threeml_core.results import RunRecord
 
 KINDS = ("masked", "replaced", "unchanged")
+MODEL_NAMES = {"vanilla": "vanilla", "self": "3ML_self", "cross": "3ML_cross"}
+"""Architecture -> name in tables and figures."""
 
 
 class Table:
@@ -150,14 +152,13 @@ def comparable(record: RunRecord, others: Iterable[RunRecord]) -> list[RunRecord
 
 def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
     """This run beside all finished runs that may be compared with it."""
-    names = {"vanilla": "vanilla", "self": "3ML_self", "cross": "3ML_cross"}
     rows = []
     for r in comparable(record, others):
         p, m = r.parameters, r.metrics
         rows.append(
             {
                 "Run": ("→ " if r.run_id == record.run_id else "") + r.run_id,
-                "Model": names[p["architecture"]],
+                "Model": MODEL_NAMES[p["architecture"]],
                 "Mask rate": f"{p['mask_rate']:g}",
                 "Split": p["mask_split"],
                 "Seed": f"{p['seed']}",
