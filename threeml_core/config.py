@@ -204,6 +204,10 @@ def identity_parameters(config: StudyConfig) -> dict[str, Any]:
 # -- masking arithmetic, shared by the cost model and the corruption ------------------------------------------
 
 
+KINDS = ("masked", "replaced", "unchanged")
+"""What can happen to a corrupted token; the order of a split and of every count."""
+
+
 def parse_mask_split(mask_split: str) -> tuple[float, float, float]:
     """`"80-10-10"` -> (0.8, 0.1, 0.1): shares of corrupted tokens masked, replaced and unchanged.
 

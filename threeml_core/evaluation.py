@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from threeml_core.config import StudyConfig
+from threeml_core.config import KINDS, StudyConfig
 from threeml_core.data import PreparedData
-from threeml_core.masking import KINDS, CorruptedBatch, Masking, corrupt
+from threeml_core.masking import CorruptedBatch, Masking, corrupt
 
 EVAL_SEED = 20221027
 """Seed of the one corruption that every model is validated on."""

@@ -11,13 +11,11 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from threeml_core.config import corruption_counts, parse_mask_split
+from threeml_core.config import KINDS, corruption_counts, parse_mask_split
 from threeml_core.errors import ParameterError
 
 IGNORE_INDEX = -100
 """Label of a position that is not predicted (Hugging Face's and torch's convention)."""
-
-KINDS = ("masked", "replaced", "unchanged")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -184,7 +184,7 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     with exclusive(folder / ".lock", f"run {name}"):
         if (folder / "record.json").exists():
             log(f"run {name} is finished; its record is read")
-            return read_record(folder)
+            return read_record(folder, check_hashes=True)
         return _run(config, data, device, identity, environment, folder, log)
 
 
@@ -237,7 +237,7 @@ def _train(trainer: Trainer, folder: Path, validate: Callable[[], dict[str, floa
         state.loss_count += len(values)
         pending.clear()
 
-    with _metrics_writer(folder, state.step, config.tensorboard) as write, _progress(config, state.step) as bar:
+    with _metrics_writer(folder, state.step, config.tensorboard) as write, _Progress(config, state.step) as bar:
         while state.step < config.max_steps:
             started = time.perf_counter()
             learning_rate = trainer.learning_rate()
@@ -304,7 +304,7 @@ def _metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Call
                 board.close()
 
 
-class _progress:  # noqa: N801  (used as a context manager)
+class _Progress:
     """A bar in JupyterLab, a log line everywhere else."""
 
     def __init__(self, config: StudyConfig, done: int) -> None:
@@ -314,7 +314,7 @@ class _progress:  # noqa: N801  (used as a context manager)
 
             self._bar = tqdm(total=config.max_steps, initial=done, unit="step")
 
-    def __enter__(self) -> _progress:
+    def __enter__(self) -> _Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -427,7 +427,7 @@ tokenizer = AutoTokenizer.from_pretrained("encoder")
 model = AutoModelForSequenceClassification.from_pretrained("encoder", num_labels=2)
 ```
 
-Method: Liao et al., "Mask More and Mask Later", Findings of EMNLP 2022.
+Method: Liao et al., "Mask More and Mask Later", EMNLP 2022.
 """
 
 

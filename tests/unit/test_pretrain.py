@@ -138,7 +138,7 @@ def test_a_finished_run_is_not_repeated(own_runs: dict) -> None:
 )
 def test_other_ways_to_train(settings: dict, own_runs: dict) -> None:
     record = pretrain(make_config({**own_runs, **settings}), quiet)
-    assert record.metrics["train_loss"] < 5.8
+    assert record.metrics["train_loss"] < 5.2, "the loss starts at ln 300 = 5.7"
 
 
 def test_tensorboard(own_runs: dict) -> None:
@@ -277,7 +277,7 @@ def test_truncated_checkpoint(own_runs: dict) -> None:
         pretrain(config, quiet)
 
 
-@pytest.mark.parametrize("damage", ["record", "model", "encoder", "renamed"])
+@pytest.mark.parametrize("damage", ["record", "model", "flipped", "encoder", "renamed"])
 def test_damaged_run(damage: str, own_runs: dict) -> None:
     config = make_config(own_runs)
     folder = pretrain(config, quiet).folder(config.runs_dir)
@@ -287,6 +287,10 @@ def test_damaged_run(damage: str, own_runs: dict) -> None:
     elif damage == "model":
         with (folder / "model" / "model.safetensors").open("r+b") as handle:
             handle.truncate(100)
+    elif damage == "flipped":  # the same size, one byte another
+        content = bytearray((folder / "model" / "model.safetensors").read_bytes())
+        content[-1] ^= 1
+        (folder / "model" / "model.safetensors").write_bytes(content)
     elif damage == "encoder":
         shutil.rmtree(folder / "encoder")
     else:

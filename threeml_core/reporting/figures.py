@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ class Figure:
         svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
         # names inside an SVG are global to the page: make them this figure's own
-        prefix = f"f{abs(hash_text(alt)) % 10**6}-"
+        prefix = f"f{zlib.crc32(alt.encode()):08x}-"
         svg = re.sub(r'\bid="', f'id="{prefix}', svg)
         svg = re.sub(r"url\(#", f"url(#{prefix}", svg)
         svg = re.sub(r'href="#', f'href="#{prefix}', svg)
@@ -79,14 +80,6 @@ class Figure:
 
     def _repr_html_(self) -> str:
         return f'<figure class="study">{self.svg}<figcaption>{html.escape(self.alt)}</figcaption></figure>'
-
-
-def hash_text(text: str) -> int:
-    """A hash that is the same in every process."""
-    value = 0
-    for byte in text.encode():
-        value = (value * 257 + byte) % 2**31
-    return value
 
 
 def _axes(columns: int = 1, height: float = 3.4) -> tuple[MatplotlibFigure, Any]:

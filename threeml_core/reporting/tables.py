@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from threeml_core.config import DATA_PARAMETERS, StudyConfig, identity_parameters
+from threeml_core.config import DATA_PARAMETERS, KINDS, StudyConfig, identity_parameters
 from threeml_core.results import RunRecord
 
-KINDS = ("masked", "replaced", "unchanged")
 MODEL_NAMES = {"vanilla": "vanilla", "self": "3ML_self", "cross": "3ML_cross"}
 """Architecture -> name in tables and figures."""
 
