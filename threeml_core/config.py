@@ -24,6 +24,9 @@ from threeml_core.files import PROJECT_ROOT
 
 ARCHITECTURES = ("vanilla", "self", "cross")
 
+MODEL_NAMES = {"vanilla": "vanilla", "self": "3ML_self", "cross": "3ML_cross"}
+"""Architecture -> name in tables and figures."""
+
 
 def parameter(default: Any, meaning: str, choices: tuple[str, ...] = ()) -> Any:
     """A field of `StudyConfig`: its default, its one-line meaning (with unit), its allowed values."""
@@ -109,6 +112,32 @@ class StudyConfig:
     save_steps: int = parameter(1000, "updates between saved states, from which a run resumes")
     tensorboard: bool = parameter(False, "write TensorBoard scalars beside metrics.jsonl")
 
+    # fine-tuning (Table 6; the grids of the large tasks QQP, MNLI and QNLI are apart)
+    checkpoint: Optional[str] = parameter(
+        None, "encoder to fine-tune: a folder or hub name, or random:<either>; None: what 02_pretrain makes"
+    )
+    glue: str = parameter(
+        "hub", "bundled (diagnostic tasks) | hub (nyu-mll/glue) | a folder of glue_data TSV files or of parquet"
+    )
+    tasks: str = parameter("all", "all | ablation (MNLI, QNLI, QQP) | task names joined with commas")
+    from_mnli: bool = parameter(True, "RTE, STS-B and MRPC start from the MNLI model of their seed")
+    seeds: int = parameter(5, "fine-tuning seeds: seed, seed + 1, ...; the score is the median over them")
+    trials: Optional[int] = parameter(None, "points of a task's grid tried by each seed, drawn at random; None: all")
+    finetune_learning_rates: str = parameter("1e-5,3e-5,5e-5,8e-5", "grid: peak learning rates")
+    finetune_batch_sizes: str = parameter("16,32", "grid: sequences in an update")
+    finetune_epochs: str = parameter("3,5,10", "grid: passes over the training set")
+    finetune_large_learning_rates: str = parameter("5e-5,8e-5", "the same for QQP, MNLI and QNLI")
+    finetune_large_batch_sizes: str = parameter("32", "the same for QQP, MNLI and QNLI")
+    finetune_large_epochs: str = parameter("3,5", "the same for QQP, MNLI and QNLI")
+    finetune_select: str = parameter("last", "whose epoch's score counts: last | best", ("last", "best"))
+    finetune_warmup_ratio: float = parameter(0.06, "share of the updates with a rising learning rate")
+    finetune_weight_decay: float = parameter(0.1, "AdamW decay in fine-tuning")
+    max_length: int = parameter(128, "tokens of a sentence or pair, special tokens included; longer ones are cut")
+    max_train_examples: Optional[int] = parameter(None, "at most this many training examples a task; None: all")
+    pad_to_max_length: bool = parameter(False, "pad every batch to max_length (for comparison; slower)")
+    skip_bad_rows: bool = parameter(False, "leave out TSV rows with a wrong field count, and count them")
+    random_baseline: bool = parameter(False, "03_finetune: fine-tune a random-initialised encoder as well")
+
     # cost plan (00_cost_model); nothing here changes a result
     gpu_name: str = parameter("H100 SXM", "the GPU of the plan, a label")
     gpu_tflops: float = parameter(989.0, "its dense bf16 peak; TFLOP/s")
@@ -169,8 +198,38 @@ DATA_PARAMETERS = (
 )
 """What decides the token blocks."""
 
+GRID_PARAMETERS = {
+    "finetune_learning_rates": float,
+    "finetune_batch_sizes": int,
+    "finetune_epochs": int,
+    "finetune_large_learning_rates": float,
+    "finetune_large_batch_sizes": int,
+    "finetune_large_epochs": int,
+}
+"""Lists of numbers joined with commas, and the type of their items."""
+
+FINETUNE_PARAMETERS = (
+    "checkpoint",
+    "glue",
+    "tasks",
+    "from_mnli",
+    "seeds",
+    "trials",
+    *GRID_PARAMETERS,
+    "finetune_select",
+    "finetune_warmup_ratio",
+    "finetune_weight_decay",
+    "max_length",
+    "max_train_examples",
+    "pad_to_max_length",
+    "skip_bad_rows",
+    "random_baseline",
+)
+"""What decides a fine-tuning study, given the encoder."""
+
 _NO_EFFECT_ON_RESULT = {
     *DATA_PARAMETERS,  # stand in the identity through the fingerprint of the data
+    *FINETUNE_PARAMETERS,  # come after pre-training
     "preset",
     "runs_dir",
     "device",
@@ -243,6 +302,23 @@ def corruption_counts(n: int, mask_rate: float, mask_split: str) -> tuple[int, i
     return counts[0], counts[1], counts[2]
 
 
+def parse_grid(name: str, text: str) -> tuple[Any, ...]:
+    """`"16,32"` -> (16, 32): the values of a grid parameter, in the order given.
+
+    Raises:
+        ParameterError: not positive numbers of the right type, or one stands there twice.
+    """
+    kind = GRID_PARAMETERS[name]
+    try:
+        values = tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        values = ()
+    if not values or min(values) <= 0 or not all(map(math.isfinite, values)) or len(set(values)) < len(values):
+        what = "learning rates such as '1e-5,3e-5'" if kind is float else "whole numbers such as '16,32'"
+        raise ParameterError(f"{name}={text!r}: expected {what}, each above 0 and given once")
+    return values
+
+
 # -- checks ---------------------------------------------------------------------------------------------------
 
 
@@ -275,6 +351,7 @@ def _check(c: StudyConfig) -> None:
         "eval_steps",
         "logging_steps",
         "save_steps",
+        "seeds",
     ):
         _require(getattr(c, name) >= 1, f"{name}={getattr(c, name)}: expected at least 1")
     _require(0 <= c.seed < 2**32, f"seed={c.seed}: expected 0 to 2^32 - 1")
@@ -284,13 +361,25 @@ def _check(c: StudyConfig) -> None:
             0 < rate < 1,
             f"{name}={rate}: expected a fraction above 0 and below 1, such as 0.4 (40% of the tokens)",
         )
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "warmup_ratio", "validation_fraction"):
+    for name in (
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "warmup_ratio",
+        "finetune_warmup_ratio",
+        "validation_fraction",
+    ):
         _require(0 <= getattr(c, name) < 1, f"{name}={getattr(c, name)}: expected 0 or more and below 1")
     for name in ("adam_beta1", "adam_beta2"):
         _require(0 <= getattr(c, name) < 1, f"{name}={getattr(c, name)}: expected 0 or more and below 1")
     for name in ("learning_rate", "adam_epsilon", "initializer_range", "gpu_tflops", "gpu_watts"):
         _require(getattr(c, name) > 0, f"{name}={getattr(c, name)}: expected more than 0")
-    for name in ("weight_decay", "max_grad_norm"):
+    for name in ("trials", "max_train_examples"):
+        value = getattr(c, name)
+        _require(value is None or value >= 1, f"{name}={value}: expected at least 1, or None for all")
+    for name in GRID_PARAMETERS:
+        parse_grid(name, getattr(c, name))
+    _require(c.max_length >= 8, f"max_length={c.max_length}: expected at least 8 tokens")
+    for name in ("weight_decay", "finetune_weight_decay", "max_grad_norm"):
         _require(getattr(c, name) >= 0, f"{name}={getattr(c, name)}: expected 0 or more")
     _require(0 < c.mfu <= 1, f"mfu={c.mfu}: expected a fraction above 0, at most 1")
     _require(c.sequence_length >= 4, f"sequence_length={c.sequence_length}: expected at least 4 tokens")
@@ -346,6 +435,11 @@ def _coerce(name: str, value: Any, where: str) -> Any:
     if optional and (value is None or isinstance(value, str) and value.lower() in ("none", "null")):
         return None
     wrong = ParameterError(f"{name}={value!r}{where}: expected {kind.__name__}{' or None' if optional else ''}")
+    if name in GRID_PARAMETERS:  # papermill turns `-p finetune_epochs 3` into a number
+        items = value if isinstance(value, list) else [value]
+        if items and all(isinstance(item, (int, float, str)) and not isinstance(item, bool) for item in items):
+            return ",".join(str(item) for item in items)
+        raise wrong
     if kind is str:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return ",".join(value)

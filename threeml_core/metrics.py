@@ -1,0 +1,277 @@
+"""GLUE's metrics, their macro average, and the bootstrap. Point values come from scikit-learn and scipy.
+
+Source: section 3.1. All values are fractions (the tables multiply by 100), except correlations, which are -1 to 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+from threeml_core.errors import ParameterError
+from threeml_core.tasks import Task
+
+Splits = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""Tag of a validation split -> (labels, predictions), both (N,): what a run answered."""
+
+_RESAMPLES_AT_ONCE = 64  # bounds the memory of the bootstrap: 64 x 40,000 weights of QQP are 20 MB
+
+
+def metric_value(metric: str, labels: np.ndarray, predictions: np.ndarray) -> tuple[float, bool]:
+    """One metric, and whether it is defined.
+
+    MCC and the correlations of constant predictions (or labels) are 0 / 0: they count as 0 and come back as
+    undefined, so that no NaN reaches an average and no collapsed run passes for a measured one.
+
+    Args:
+        metric: mcc, accuracy, f1 (of class 1), pearson or spearman.
+        labels: (N,) class ids or numbers.
+        predictions: (N,) the same.
+    """
+    constant = bool(np.all(predictions == predictions[0]) or np.all(labels == labels[0]))
+    if metric in ("mcc", "pearson", "spearman") and constant:
+        return 0.0, False
+    if metric == "mcc":
+        return float(matthews_corrcoef(labels, predictions)), True
+    if metric == "accuracy":
+        return float(accuracy_score(labels, predictions)), True
+    if metric == "f1":
+        return float(f1_score(labels, predictions, zero_division=0)), True
+    correlation = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[metric]
+    return float(correlation(labels, predictions).statistic), True
+
+
+def task_metrics(task: Task, splits: Splits) -> tuple[dict[str, float], list[str]]:
+    """All metrics of a task, and the names of those that are undefined (and count as 0).
+
+    Args:
+        task: names the metrics and the validation splits.
+        splits: tag of a validation split -> (labels, predictions), both (N,).
+    """
+    values, undefined = {}, []
+    for tag in task.validation:
+        for metric in task.metrics:
+            key = f"{tag}_{metric}" if tag else metric
+            values[key], defined = metric_value(metric, *splits[tag])
+            if not defined:
+                undefined.append(key)
+    return values, undefined
+
+
+def task_score(task: Task, values: Mapping[str, float]) -> float:
+    """The task's one number, as the leaderboard and the paper compute it: the mean of its metrics.
+
+    F1 and accuracy (MRPC, QQP), Pearson and Spearman (STS-B), matched and mismatched accuracy (MNLI).
+    Source: section 3.1.
+    """
+    return statistics.fmean(values[key] for key in task.metric_keys)
+
+
+def macro_average(scores: Iterable[float]) -> float:
+    """The unweighted mean over tasks. Source: section 3.1."""
+    return statistics.fmean(scores)
+
+
+def weighted_accuracy(accuracies: Sequence[float], examples: Sequence[int]) -> float:
+    """MNLI's accuracy in the ablations: both validation sets weighted by their sizes. Source: section 3.1."""
+    return float(np.average(accuracies, weights=examples))
+
+
+# -- bootstrap --------------------------------------------------------------------------------------------------
+#
+# A resample of N examples is a vector of N counts. All metrics are functions of weighted sums, so a block of
+# resamples is one matrix product; tests hold them equal to scikit-learn and scipy on the repeated examples.
+
+
+def resampled_metric(metric: str, labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(R,) the metric of each of R resamples; 0 where it is undefined.
+
+    Args:
+        metric: as in `metric_value`.
+        labels: (N,).
+        predictions: (N,).
+        weights: (R, N) how often each example occurs in each resample.
+    """
+    if metric == "accuracy":
+        return weights @ (labels == predictions) / weights.sum(axis=1)
+    if metric in ("mcc", "f1"):
+        return _from_confusion(metric, _confusion(labels, predictions, weights))
+    if metric == "spearman":
+        return _correlation(_ranks(labels, weights), _ranks(predictions, weights), weights)
+    return _correlation(labels[None].astype(float), predictions[None].astype(float), weights)
+
+
+def _confusion(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(R, classes, classes): label by prediction."""
+    classes = int(max(labels.max(), predictions.max(), 1)) + 1
+    cells = np.eye(classes * classes)[labels.astype(int) * classes + predictions.astype(int)]
+    return (weights @ cells).reshape(-1, classes, classes)
+
+
+def _from_confusion(metric: str, confusion: np.ndarray) -> np.ndarray:
+    correct, total = np.trace(confusion, axis1=1, axis2=2), confusion.sum(axis=(1, 2))
+    true, predicted = confusion.sum(axis=2), confusion.sum(axis=1)
+    if metric == "f1":
+        return _ratio(2 * confusion[:, 1, 1], true[:, 1] + predicted[:, 1])
+    covariance = correct * total - (true * predicted).sum(axis=1)
+    spread = (total**2 - (true**2).sum(axis=1)) * (total**2 - (predicted**2).sum(axis=1))
+    return _ratio(covariance, np.sqrt(spread))
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    return np.divide(above, below, out=np.zeros_like(above, dtype=float), where=below > 0)
+
+
+def _ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(R, N) mid-ranks of the values inside each resample."""
+    distinct, place = np.unique(values, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    starts = np.searchsorted(place[order], np.arange(len(distinct)))
+    counts = np.add.reduceat(weights[:, order], starts, axis=1)
+    return (np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, place]
+
+
+def _correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    total = weights.sum(axis=1, keepdims=True)
+    x = x - (weights * x).sum(axis=1, keepdims=True) / total
+    y = y - (weights * y).sum(axis=1, keepdims=True) / total
+    covariance, spread_x, spread_y = ((weights * a * b).sum(axis=1) for a, b in ((x, y), (x, x), (y, y)))
+    tiny = 1e-12 * total[:, 0]  # what is left of a constant after rounding
+    spread = np.where((spread_x > tiny) & (spread_y > tiny), spread_x * spread_y, 0.0)
+    return _ratio(covariance, np.sqrt(spread))
+
+
+def resampled_metrics(task: Task, runs: Sequence[Splits], resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """(resamples, runs, metrics) each metric of each run on each bootstrap sample of the validation examples.
+
+    All runs see the same samples, so that differences between them are paired.
+
+    Args:
+        task: gives the metrics, in the order of `Task.metric_keys`.
+        runs: what each run answered.
+        resamples: bootstrap samples.
+        rng: draws them.
+    """
+    values = np.empty((resamples, len(runs), len(task.metric_keys)))
+    for start in range(0, resamples, _RESAMPLES_AT_ONCE):
+        here = slice(start, min(start + _RESAMPLES_AT_ONCE, resamples))
+        column = 0
+        for tag in task.validation:
+            size = len(runs[0][tag][0])
+            draws = (rng.integers(0, size, size) for _ in range(here.start, here.stop))
+            weights = np.stack([np.bincount(draw, minlength=size) for draw in draws]).astype(float)
+            for metric in task.metrics:
+                for row, run in enumerate(runs):
+                    values[here, row, column] = resampled_metric(metric, *run[tag], weights)
+                column += 1
+    return values
+
+
+def median_score(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """(R,) the protocol's score: each metric's median over the chosen runs, then the mean over metrics.
+
+    Args:
+        values: (R, runs, metrics).
+        chosen: (R, k) the runs of each resample.
+    """
+    return np.median(np.take_along_axis(values, chosen[..., None], axis=1), axis=1).mean(axis=1)
+
+
+def bootstrap_median(
+    task: Task, runs: Sequence[Splits], resamples: int = 1000, seed: int = 0, level: float = 0.95
+) -> tuple[float, float]:
+    """Percentile interval of the task's score over runs (one a seed), resampling seeds and validation examples.
+
+    With one run the interval covers the validation examples alone.
+
+    Args:
+        task: the task.
+        runs: what the best run of each seed answered.
+        resamples: bootstrap samples.
+        seed: of the bootstrap.
+        level: share of the bootstrap values inside.
+    """
+    rng = np.random.default_rng(seed)
+    values = resampled_metrics(task, runs, resamples, rng)
+    return interval(median_score(values, rng.integers(0, len(runs), (resamples, len(runs)))), level)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Of two models on one task: the difference of their scores (first minus second), and how sure it is.
+
+    Attributes:
+        difference: of the scores on all validation examples.
+        low: lower end of the 95% bootstrap interval of the difference.
+        high: upper end.
+        p_value: two-sided: twice the smaller share of bootstrap differences on one side of zero.
+        resamples: bootstrap samples.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    resamples: int
+
+
+def compare(
+    task: Task, first: Sequence[Splits], second: Sequence[Splits], resamples: int = 2000, seed: int = 0
+) -> Comparison:
+    """Paired bootstrap: both models answer the same resampled examples; seeds are resampled on each side.
+
+    Args:
+        task: the task.
+        first: what the runs (one a seed) of the first model answered.
+        second: the same of the second model.
+        resamples: bootstrap samples.
+        seed: of the bootstrap.
+
+    Raises:
+        ParameterError: the two did not answer the same examples.
+    """
+    for run in (*first, *second):
+        for tag in task.validation:
+            if not np.array_equal(run[tag][0], first[0][tag][0]):
+                raise ParameterError(
+                    f"{task.title}: the two sides did not answer the same validation examples; "
+                    "compare predictions made on the same data"
+                )
+    rng = np.random.default_rng(seed)
+    values = resampled_metrics(task, [*first, *second], resamples, rng)
+    left, right = (rng.integers(0, len(side), (resamples, len(side))) for side in (first, second))
+    differences = median_score(values, left) - median_score(values, right + len(first))
+    below, above = float(np.mean(differences <= 0)), float(np.mean(differences >= 0))
+    return Comparison(
+        score_of_runs(task, first) - score_of_runs(task, second),
+        *interval(differences),
+        min(1.0, 2 * max(min(below, above), 1 / resamples)),
+        resamples,
+    )
+
+
+def score_of_runs(task: Task, runs: Sequence[Splits]) -> float:
+    """The task's score over runs: each metric's median over them, then the mean over metrics."""
+    metrics = [task_metrics(task, run)[0] for run in runs]
+    return statistics.fmean(statistics.median(values[key] for values in metrics) for key in task.metric_keys)
+
+
+def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Percentile interval of bootstrap values."""
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def chance_level(task: Task, splits: Splits) -> float:
+    """Score of the best constant answer on these labels: the majority class, or 0 for a correlation."""
+
+    def score(constant: float) -> float:
+        guesses = {tag: (labels, np.full(len(labels), constant)) for tag, (labels, _) in splits.items()}
+        return task_score(task, task_metrics(task, guesses)[0])
+
+    return max(score(c) for c in range(task.num_labels)) if task.labels else 0.0
