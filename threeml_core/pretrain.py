@@ -6,8 +6,6 @@ import contextlib
 import json
 import math
 import os
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,9 +27,10 @@ from threeml_core.checkpoint import (
     save_model,
     save_training_state,
 )
-from threeml_core.config import StudyConfig, identity_parameters, parse_arguments
+from threeml_core.config import MODEL_NAMES, StudyConfig, identity_parameters, parse_arguments
 from threeml_core.data import PreparedData, prepare_data
 from threeml_core.data.blocks import batch_indices
+from threeml_core.device import choose_device, describe_device, peak_memory, use_bf16
 from threeml_core.errors import ParameterError, TrainingError, command_line
 from threeml_core.evaluation import (
     corruption_fingerprint,
@@ -43,6 +42,7 @@ from threeml_core.evaluation import (
     validation_blocks,
 )
 from threeml_core.files import atomic_file, exclusive, explain_full_disk
+from threeml_core.log import Log, print_line
 from threeml_core.masking import CorruptedBatch, Masking, RaggedBatch, corrupt
 from threeml_core.models import build_model
 from threeml_core.optim import linear_warmup_decay, make_optimizer, set_learning_rate
@@ -59,28 +59,6 @@ from threeml_core.results import (
 )
 
 STAGE = "pretrain"
-Log = Callable[[str], None]
-
-
-def print_line(line: str) -> None:
-    """Print at once, also into a pipe."""
-    print(line, flush=True)
-
-
-def choose_device(config: StudyConfig) -> torch.device:
-    """The device asked for, else the first GPU, else the CPU.
-
-    Raises:
-        ParameterError: there is no such device.
-    """
-    name = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split("\n")[0]
-        raise ParameterError(f"device={name!r}: not available here ({reason}); expected cpu, cuda or None") from None
-    return device
 
 
 def batch_of(step: int, config: StudyConfig, data: PreparedData, masking: Masking) -> CorruptedBatch | RaggedBatch:
@@ -148,8 +126,7 @@ class Trainer:
 def precision_of(config: StudyConfig, device: torch.device) -> tuple[bool, bool]:
     """(bf16, torch_compile) with None decided: both on a GPU, neither on a CPU, where they only cost time."""
     gpu = device.type == "cuda"
-    bf16 = config.bf16 if config.bf16 is not None else gpu and torch.cuda.is_bf16_supported()
-    return bf16, config.torch_compile if config.torch_compile is not None else gpu
+    return use_bf16(config, device), config.torch_compile if config.torch_compile is not None else gpu
 
 
 def pretrain_identity(config: StudyConfig, data_id: str, device: torch.device) -> dict[str, Any]:
@@ -332,12 +309,6 @@ class _Progress:
             log(f"step {step}/{max_steps}: loss {loss:.3f}, {rate:.0f} tokens/s")
 
 
-def _peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def _flops(config: StudyConfig, vocab: int) -> dict[str, float]:
     if config.mask_counts == "probabilistic":
         return {}  # ragged rows go through the full-length forward, which Appendix C does not describe
@@ -357,9 +328,7 @@ def _finish(
     config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
     losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
     environment["finished"] = now()
-    if trainer.device.type == "cuda":
-        environment["hardware"]["gpu"] = torch.cuda.get_device_name(trainer.device)
-    environment["hardware"]["threads"] = torch.get_num_threads()
+    describe_device(environment, trainer.device)
     save_model(model, folder / "model", data.tokenizer_folder)
     card = model_card(config, folder.name, data, metrics, model)
     export_encoder(model, folder / "encoder", data.tokenizer_folder, card)
@@ -374,7 +343,7 @@ def _finish(
         timing={
             "train_seconds": state.seconds,
             "tokens_per_second": config.max_steps * config.batch_size * config.sequence_length / state.seconds,
-            "peak_memory_bytes": _peak_memory(trainer.device),
+            "peak_memory_bytes": peak_memory(trainer.device),
         },
         data={
             "data_id": data.data_id,
@@ -399,7 +368,7 @@ def model_card(
     config: StudyConfig, name: str, data: PreparedData, metrics: dict[str, Any], model: PreTrainedModel
 ) -> str:
     """The encoder folder's README: what it is, how it was made, how to load it."""
-    kind = {"vanilla": "a vanilla masked language model", "self": "3ML_self", "cross": "3ML_cross"}
+    kind = {**MODEL_NAMES, "vanilla": "a vanilla masked language model"}
     text = f"{data.meta['corpus']} ({data.meta['train']['words']:,} words)"
     if "bundled" in data.meta["corpus"]:
         text += "; English Wikipedia's contributors, CC BY-SA"

@@ -17,7 +17,10 @@ from threeml_core.errors import DamagedFileError
 from threeml_core.files import PROJECT_ROOT, fingerprint, project_path, sha256_file, write_json
 
 SCHEMA = 1
-"""Raised when the code would give another result for the same identity, or the record's fields change."""
+"""Raised when the code would give another result for the same identity, or the record's fields change meaning."""
+
+STAGES = ("pretrain", "baseline", "finetune")
+"""Folders below `runs_dir` that hold runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +28,18 @@ class RunRecord:
     """What a finished run leaves behind: `runs/<stage>/<run_id>/record.json`.
 
     Attributes:
-        stage: `pretrain`, later `finetune` and `mutual_information`.
+        stage: of `STAGES`.
         run_id: a readable head and a hash of `identity`.
         identity: all that determines the result.
         parameters: every resolved parameter.
         sources: where each parameter came from: given, preset, default or derived.
-        metrics: results (losses in nats, perplexities).
+        metrics: results (losses in nats, perplexities, scores).
         flops: forward FLOPs of a block, total training FLOPs, speed-ups.
         timing: seconds, tokens/s (original tokens), peak memory in bytes.
         data: fingerprint, corpus and sizes of the text.
         environment: commit, versions, hardware, time.
         files: path inside the folder -> [bytes, SHA-256].
+        failure: why the run gave no result (it diverged), or None.
     """
 
     stage: str
@@ -49,6 +53,7 @@ class RunRecord:
     data: dict[str, Any]
     environment: dict[str, Any]
     files: dict[str, list[Any]]
+    failure: str | None = None
     schema: int = SCHEMA
 
     def folder(self, runs_dir: str | Path) -> Path:
@@ -177,7 +182,7 @@ def now() -> str:
 def describe_environment() -> dict[str, Any]:
     """Commit, versions, hardware and time, for a record."""
     versions = {"python": platform.python_version()}
-    for package in ("torch", "transformers", "tokenizers", "numpy", "safetensors"):
+    for package in ("torch", "transformers", "tokenizers", "numpy", "safetensors", "scikit-learn", "scipy"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

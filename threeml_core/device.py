@@ -1,0 +1,49 @@
+"""Where a run computes, in which precision, and how much memory it took."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import Any
+
+import torch
+
+from threeml_core.config import StudyConfig
+from threeml_core.errors import ParameterError
+
+
+def choose_device(config: StudyConfig) -> torch.device:
+    """The device asked for, else the first GPU, else the CPU.
+
+    Raises:
+        ParameterError: there is no such device.
+    """
+    name = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0]
+        raise ParameterError(f"device={name!r}: not available here ({reason}); expected cpu, cuda or None") from None
+    return device
+
+
+def use_bf16(config: StudyConfig, device: torch.device) -> bool:
+    """bfloat16 autocast: as given, else on a GPU that has it; on a CPU it only costs time."""
+    if config.bf16 is not None:
+        return config.bf16
+    return device.type == "cuda" and torch.cuda.is_bf16_supported()
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: of the GPU's allocator, or the largest resident size of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def describe_device(environment: dict[str, Any], device: torch.device) -> None:
+    """Add the GPU's name and torch's threads to a record's environment."""
+    if device.type == "cuda":
+        environment["hardware"]["gpu"] = torch.cuda.get_device_name(device)
+    environment["hardware"]["threads"] = torch.get_num_threads()
