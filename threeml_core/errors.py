@@ -34,6 +34,10 @@ class DamagedFileError(StudyError):
     """A file of a run folder is truncated or was changed."""
 
 
+class CheckpointError(StudyError):
+    """An encoder to fine-tune is missing, has no weights, or does not fit its tokenizer or the task."""
+
+
 class TrainingError(StudyError):
     """Training cannot go on, for example because the loss is not finite."""
 

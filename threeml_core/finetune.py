@@ -1,0 +1,449 @@
+"""Fine-tuning by the paper's protocol. `python -m threeml_core.finetune -p checkpoint FOLDER -p glue FOLDER`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from threeml_core.baselines import baseline_job
+from threeml_core.config import MODEL_NAMES, StudyConfig, parse_arguments
+from threeml_core.data.diagnostic import HELD_OUT
+from threeml_core.data.encode import EncodedSplit, EncodedTask, encode_task, evaluation_batches, training_batches
+from threeml_core.data.glue import TaskData, load_task, split_name
+from threeml_core.device import choose_device, describe_device, peak_memory, use_bf16
+from threeml_core.encoders import Encoder, load_classifier, open_encoder
+from threeml_core.errors import CheckpointError, ParameterError, TrainingError, command_line
+from threeml_core.files import atomic_file, atomic_folder, exclusive, fingerprint, project_path
+from threeml_core.log import Log, print_line
+from threeml_core.metrics import task_metrics, task_score
+from threeml_core.optim import linear_warmup_decay, parameter_groups, set_learning_rate
+from threeml_core.predictions import FILE, Predictions, write_parquet
+from threeml_core.protocol import (
+    STAGE,
+    FinetuneRun,
+    GlueStudy,
+    best_run,
+    finetune_identity,
+    planned_tasks,
+    runs_of,
+    start_of,
+    task_result,
+)
+from threeml_core.results import (
+    RunRecord,
+    describe_environment,
+    describe_files,
+    now,
+    read_record,
+    run_folder,
+    run_id,
+    write_record,
+)
+from threeml_core.sweep import Job, run_all
+from threeml_core.tasks import Task, select_tasks
+
+_CHECK_EVERY = 50  # updates between looks at the loss, each of which waits for a GPU
+_EVAL_TOKENS = 16_384  # of a validation batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What all runs of a study share: parameters, encoder, device, and the tokenised tasks by name."""
+
+    config: StudyConfig
+    encoder: Encoder
+    device: torch.device
+    data: dict[str, TaskData]
+    encoded: dict[str, EncodedTask]
+
+    @property
+    def pad_token_id(self) -> int:
+        """Fills padded rows."""
+        return int(self.encoder.tokenizer.pad_token_id)
+
+    def identity(self, run: FinetuneRun, starts: Sequence[str]) -> dict[str, Any]:
+        """Of a run; see `protocol.finetune_identity`."""
+        bf16 = use_bf16(self.config, self.device)
+        data_id = self.encoded[run.task].data_id
+        return finetune_identity(self.config, run, self.encoder.fingerprint, data_id, starts, self.device.type, bf16)
+
+    def run_id(self, run: FinetuneRun, starts: Sequence[str]) -> str:
+        """Folder name of a run."""
+        return run_id(f"{run.task}-s{run.seed}", self.identity(run, starts))
+
+
+def make_setting(config: StudyConfig, checkpoint: str, log: Log = print_line) -> Setting:
+    """Load and check all that the runs will need, so that bad input shows before the first run.
+
+    Raises:
+        StudyError: unknown task, malformed data, a checkpoint that cannot be used, `max_length` over its positions.
+    """
+    tasks = planned_tasks(config)
+    device = choose_device(config)
+    encoder = open_encoder(checkpoint)
+    if encoder.positions is not None and config.max_length > encoder.positions:
+        raise ParameterError(
+            f"max_length={config.max_length}: the encoder {checkpoint} takes at most {encoder.positions} tokens; "
+            f"set max_length to at most that"
+        )
+    data = {task.name: load_task(task, config) for task in tasks}
+    cache = project_path(config.runs_dir) / "data"
+    encoded = {}
+    for name, examples in data.items():
+        encoded[name] = encode_task(examples, encoder.tokenizer, config.max_length, cache)
+        sizes = ", ".join(
+            f"{split} {len(part):,}{' (subset)' if part.is_subset else ''}" for split, part in examples.splits.items()
+        )
+        log(f"{examples.task.title}: {sizes}")
+    return Setting(config, encoder, device, data, encoded)
+
+
+def plan_jobs(setting: Setting) -> dict[str, list[Job]]:
+    """Task -> its jobs. A task that starts from another needs that task's runs of the same seed."""
+    config = setting.config
+    tasks = planned_tasks(config)
+    jobs: dict[str, list[Job]] = {task.name: [] for task in tasks}
+    by_seed: dict[tuple[str | None, int], list[str]] = {}
+    for task in sorted(tasks, key=lambda task: start_of(task, config) is not None):
+        keep_encoder = any(start_of(other, config) == task.name for other in tasks)
+        for run in runs_of(task, config):
+            starts = tuple(by_seed.get((start_of(task, config), run.seed), ()))
+            work = functools.partial(finetune, setting, run, starts, keep_encoder)
+            job = Job(STAGE, setting.run_id(run, starts), work, starts, run.title)
+            jobs[task.name].append(job)
+            by_seed.setdefault((task.name, run.seed), []).append(job.run_id)
+    return jobs
+
+
+def finetune_glue(config: StudyConfig, checkpoint: str, log: Log = print_line) -> GlueStudy:
+    """Fine-tune an encoder on all tasks, grid points and seeds of `config`; do what is missing, read what is there.
+
+    Source: section 3.1, Table 6. RTE, STS-B and MRPC start from the best MNLI model of the same seed (which of the
+    MNLI models it is, the paper leaves open).
+
+    Args:
+        config: tasks, their source, grids, seeds.
+        checkpoint: see `encoders.open_encoder`.
+        log: takes progress lines.
+
+    Raises:
+        StudyError: bad input, before any run starts.
+    """
+    setting = make_setting(config, checkpoint, log)
+    jobs = plan_jobs(setting)
+    baselines = {name: baseline_job(data, config) for name, data in setting.data.items()}
+    everything = [*baselines.values(), *(job for of_task in jobs.values() for job in of_task)]
+    records = run_all(everything, config.runs_dir, log)
+    asked = [task.name for task in select_tasks(config)]
+    results = []
+    for task in planned_tasks(config):
+        runs = [records[job.run_id] for job in jobs[task.name]]
+        results.append(task_result(task, runs, records[baselines[task.name].run_id], config.runs_dir))
+    name, architecture = _model_name(setting.encoder)
+    return GlueStudy(
+        name,
+        architecture,
+        setting.encoder.checkpoint,
+        tuple(result for result in results if result.task.name in asked),
+        tuple(result for result in results if result.task.name not in asked),
+        tuple(_notes(setting)),
+    )
+
+
+def _pretraining_record(encoder: Encoder) -> RunRecord | None:
+    """Of an encoder that this project pre-trained."""
+    folder = Path(encoder.source).parent
+    return read_record(folder) if (folder / "record.json").is_file() else None
+
+
+def _model_name(encoder: Encoder) -> tuple[str, str | None]:
+    """Name in tables and, of our own encoders, architecture; else the checkpoint as given."""
+    record = _pretraining_record(encoder)
+    if record is not None:
+        architecture = record.parameters["architecture"]
+        name = f"{MODEL_NAMES[architecture]}-{record.parameters['mask_rate']:.0%}"
+    else:
+        architecture = None
+        name = Path(encoder.source).name if Path(encoder.source).is_dir() else encoder.source
+    return (f"random ({name})", None) if encoder.is_random else (name, architecture)
+
+
+def _notes(setting: Setting) -> list[str]:
+    """What a reader has to know about these numbers."""
+    notes = []
+    for task in planned_tasks(setting.config):
+        subsets = [f"{name} {len(s):,}" for name, s in setting.data[task.name].splits.items() if s.is_subset]
+        if subsets:
+            notes.append(f"{task.title}: a subset, not the full task ({', '.join(subsets)} examples)")
+    record = _pretraining_record(setting.encoder)
+    if setting.config.glue == "bundled" and record is not None and not setting.encoder.is_random:
+        seen = record.parameters["validation_corpus"] or record.parameters["validation_fraction"] < HELD_OUT
+        if "bundled" in record.data["corpus"] and seen:
+            notes.append(f"the encoder has seen some of these articles: its validation_fraction is below {HELD_OUT}")
+    return notes
+
+
+def finetune(
+    setting: Setting, run: FinetuneRun, starts: Sequence[str], keep_encoder: bool, log: Log = print_line
+) -> RunRecord:
+    """Fine-tune once, or return the record if that was done before. A run that diverges leaves a record that says so.
+
+    Leaves `runs/finetune/<run id>/` with `record.json`, `metrics.jsonl` and `predictions.npz`.
+
+    Args:
+        setting: what all runs share.
+        run: task, seed, point of the grid.
+        starts: run ids of the models of which the best is where this one starts; none: the encoder itself.
+        keep_encoder: leave the fine-tuned encoder for other tasks to start from.
+        log: takes progress lines.
+    """
+    name = setting.run_id(run, starts)
+    folder = run_folder(setting.config.runs_dir, STAGE, name)
+    with exclusive(folder / ".lock", f"run {name}"):
+        if (folder / "record.json").exists():
+            return read_record(folder)
+        environment = describe_environment()
+        failure, outcome = None, Outcome()
+        try:
+            weights = _start_weights(setting, starts, log) if starts else None
+            outcome = _train(setting, run, weights, folder, keep_encoder)
+        except TrainingError as error:
+            failure = str(error)
+        return _write(setting, run, starts, folder, environment, outcome, failure)
+
+
+def _start_weights(setting: Setting, starts: Sequence[str], log: Log) -> Path:
+    """The kept encoder of the best of these runs; those of the others are removed."""
+    folders = {name: run_folder(setting.config.runs_dir, STAGE, name) for name in starts}
+    best = best_run([read_record(folder) for folder in folders.values()])
+    if best is None:
+        raise TrainingError(f"all runs it could start from failed ({', '.join(starts)})")
+    weights = folders[best.run_id] / "encoder"
+    with exclusive(folders[best.run_id] / ".lock", f"run {best.run_id}", wait=True):
+        if not weights.is_dir():
+            log(f"{best.run_id} did not keep its encoder: it is fine-tuned again")
+            again = FinetuneRun(**{f.name: best.identity[f.name] for f in dataclasses.fields(FinetuneRun)})
+            _train(setting, again, None, folders[best.run_id], keep_encoder=True)
+    for name, folder in folders.items():
+        if name != best.run_id:
+            shutil.rmtree(folder / "encoder", ignore_errors=True)
+    return weights
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What training leaves: metrics of the epoch that counts, timing, a line for each epoch."""
+
+    metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
+    timing: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+def _train(setting: Setting, run: FinetuneRun, weights: Path | None, folder: Path, keep_encoder: bool) -> Outcome:
+    config, device, encoder = setting.config, setting.device, setting.encoder
+    task = setting.data[run.task].task
+    train = setting.encoded[run.task].splits["train"]
+    torch.manual_seed(run.seed)
+    is_random = encoder.is_random and weights is None
+    model = load_classifier(weights or encoder.source, task.num_labels, is_random).to(device)  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(
+        parameter_groups(model, config.finetune_weight_decay),
+        lr=run.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        fused=True,
+    )
+    steps = run.epochs * math.ceil(len(train) / run.batch_size)
+    step, seconds, tokens, slots = 0, 0.0, 0, 0
+    lines: list[dict[str, Any]] = []
+    best: tuple[dict[str, Any], Predictions] | None = None
+    pad_to = config.max_length if config.pad_to_max_length else None
+    for epoch in range(run.epochs):
+        model.train()
+        started = time.perf_counter()
+        losses: list[torch.Tensor] = []
+        loss_sum = 0.0
+        for index in training_batches(train, run.batch_size, run.seed, epoch):
+            inputs = train.batch(index, setting.pad_token_id, pad_to)
+            slots += inputs["input_ids"].size
+            tokens += int(train.lengths[index].sum())
+            factor = linear_warmup_decay(step, steps, config.finetune_warmup_ratio)
+            set_learning_rate(optimizer, run.learning_rate * factor)
+            optimizer.zero_grad(set_to_none=True)
+            loss = _loss(task, _logits(setting, model, inputs), torch.from_numpy(train.labels[index]).to(device))
+            loss.backward()
+            if config.max_grad_norm > 0:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
+            optimizer.step()
+            step += 1
+            losses.append(loss.detach())
+            if len(losses) == _CHECK_EVERY:
+                loss_sum += _settle(losses, step)
+        loss_sum += _settle(losses, step)
+        seconds += time.perf_counter() - started
+        answers = _predict(setting, model, task)
+        values, undefined = task_metrics(task, answers.splits)
+        updates = math.ceil(len(train) / run.batch_size)
+        lines.append({"epoch": epoch + 1, "step": step, "train_loss": loss_sum / updates})
+        lines[-1] |= {"score": task_score(task, values), **values}
+        counts = best is None or config.finetune_select == "last" or lines[-1]["score"] > best[0]["score"]
+        if counts:
+            best = {**lines[-1], "undefined": undefined, "is_constant": answers.is_constant}, answers
+            if keep_encoder:
+                with atomic_folder(folder / "encoder") as temporary:
+                    model.base_model.save_pretrained(temporary)
+    assert best is not None
+    best[1].save(folder)
+    with atomic_file(folder / "metrics.jsonl") as temporary:
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    timing = {
+        "train_seconds": seconds,
+        "sequences_per_second": run.epochs * len(train) / seconds,
+        "tokens_per_second": tokens / seconds,
+        "padding_share": 1 - tokens / slots,
+        "peak_memory_bytes": peak_memory(device),
+    }
+    return Outcome(best[0], timing)
+
+
+def _logits(setting: Setting, model: PreTrainedModel, inputs: dict[str, np.ndarray]) -> torch.Tensor:
+    """(B, num_labels) in float32."""
+    tensors = {name: torch.from_numpy(value).to(setting.device) for name, value in inputs.items()}
+    bf16 = use_bf16(setting.config, setting.device)
+    with torch.autocast(setting.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext():
+        return model(**tensors).logits.float()
+
+
+def _loss(task: Task, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy, or the squared error of a regression; mean over the batch."""
+    return F.mse_loss(logits[:, 0], labels) if task.is_regression else F.cross_entropy(logits, labels)
+
+
+def _settle(losses: list[torch.Tensor], step: int) -> float:
+    """Sum of the losses not yet looked at.
+
+    Raises:
+        TrainingError: one is not finite.
+    """
+    values = torch.stack(losses).tolist() if losses else []
+    losses.clear()
+    for number, value in enumerate(values, step - len(values) + 1):
+        if not math.isfinite(value):
+            raise TrainingError(f"it diverged: the loss is not finite ({value}) at update {number}")
+    return sum(values)
+
+
+def _predict(setting: Setting, model: PreTrainedModel, task: Task) -> Predictions:
+    model.eval()
+    labels, logits = {}, {}
+    for tag in task.validation:
+        split = setting.encoded[task.name].splits[split_name(tag)]
+        labels[tag] = split.labels
+        logits[tag] = predict_split(setting, model, split, task.num_labels)
+        if not np.isfinite(logits[tag]).all():
+            raise TrainingError("it diverged: an output on the validation set is not finite")
+    return Predictions(task, labels, logits)
+
+
+@torch.inference_mode()
+def predict_split(setting: Setting, model: PreTrainedModel, split: EncodedSplit, num_labels: int) -> np.ndarray:
+    """(N, num_labels) outputs in the order of the examples; the model must be in evaluation mode."""
+    logits = np.empty((len(split), num_labels), np.float32)
+    pad_to = setting.config.max_length if setting.config.pad_to_max_length else None
+    for index in evaluation_batches(split, max(1, _EVAL_TOKENS // setting.config.max_length)):
+        inputs = split.batch(index, setting.pad_token_id, pad_to)
+        logits[index] = _logits(setting, model, inputs).cpu().numpy()
+    return logits
+
+
+def _write(
+    setting: Setting,
+    run: FinetuneRun,
+    starts: Sequence[str],
+    folder: Path,
+    environment: dict[str, Any],
+    outcome: Outcome,
+    failure: str | None,
+) -> RunRecord:
+    config, data = setting.config, setting.data[run.task]
+    environment["finished"] = now()
+    describe_device(environment, setting.device)
+    from_subset = any(read_record(run_folder(config.runs_dir, STAGE, name)).data["is_subset"] for name in starts)
+    lengths = setting.encoded[run.task].splits["train"].lengths
+    record = RunRecord(
+        stage=STAGE,
+        run_id=folder.name,
+        identity=setting.identity(run, starts),
+        parameters=config.parameters(),
+        sources=dict(config.sources),
+        metrics=outcome.metrics,
+        flops={},
+        timing=outcome.timing,
+        data={
+            "task": run.task,
+            "checkpoint": setting.encoder.checkpoint,
+            "encoder_parameters": setting.encoder.parameters,
+            "data_id": setting.encoded[run.task].data_id,
+            "is_subset": data.is_subset or from_subset,
+            "splits": data.describe(),
+            "share_at_max_length": float(np.mean(lengths >= config.max_length)),
+        },
+        environment=environment,
+        files={} if failure else describe_files(folder, ("metrics.jsonl", FILE)),
+        failure=failure,
+    )
+    write_record(record, config.runs_dir)
+    return record
+
+
+def export_predictions(study: GlueStudy, config: StudyConfig) -> dict[str, Path]:
+    """Write the answers of each task's best runs as `<runs_dir>/predictions/<task>-<hash>.parquet`; task -> file.
+
+    Raises:
+        ParameterError: pyarrow is not installed.
+    """
+    files = {}
+    for result in study.results:
+        if result.best:
+            names = [record.run_id for record in result.best]
+            path = project_path(config.runs_dir) / "predictions" / f"{result.task.name}-{fingerprint(names)}.parquet"
+            seeds = [record.identity["seed"] for record in result.best]
+            if not path.exists():
+                write_parquet(path, list(zip(names, seeds, result.answers, strict=True)))
+            files[result.task.name] = path
+    return files
+
+
+@command_line
+def main() -> None:
+    """The command `python -m threeml_core.finetune`."""
+    config = parse_arguments("Fine-tune an encoder, as notebooks/03_finetune.ipynb does.")
+    if config.checkpoint is None:
+        raise CheckpointError("checkpoint is missing: give -p checkpoint <folder, hub name or random:...>")
+    study = finetune_glue(config, config.checkpoint)
+    for result in study.results:
+        if result.low is not None and result.high is not None:
+            values = ", ".join(f"{key} {100 * value:.1f}" for key, value in result.metrics.items())
+            print(f"{result.task.title}: {values} [{100 * result.low:.1f}, {100 * result.high:.1f}]")
+        if result.failed:
+            print(f"{result.task.title}: {len(result.failed)} of {len(result.records)} runs failed")
+    for note in study.notes:
+        print(f"note: {note}")
+    for path in export_predictions(study, config).values():
+        print(f"predictions: {path}")
+
+
+if __name__ == "__main__":
+    main()
