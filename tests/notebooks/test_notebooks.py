@@ -34,7 +34,12 @@ def parameters_cell() -> str:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["00_cost_model", "01_prepare_data", "02_pretrain"]
+    assert [path.stem for path in NOTEBOOKS] == [
+        "00_cost_model",
+        "01_prepare_data",
+        "02_pretrain",
+        "03_finetune",
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -157,3 +162,10 @@ def test_nbval_would_notice(tmp_path: Path) -> None:
     command += ["-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={tmp_path}"]
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and "1.3399" in done.stdout
+
+
+if __name__ == "__main__":  # after a change of StudyConfig: python tests/notebooks/test_notebooks.py
+    for path in NOTEBOOKS:
+        notebook = nbformat.read(path, 4)
+        next(cell for cell in notebook.cells if cell.cell_type == "code").source = parameters_cell()
+        nbformat.write(notebook, path)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from threeml_core import flops
-from threeml_core.config import StudyConfig, make_config
+from threeml_core.config import MODEL_NAMES, StudyConfig, make_config
 from threeml_core.paper import PrintedValue, printed_values
-from threeml_core.reporting.tables import MODEL_NAMES, Table
+from threeml_core.reporting.tables import Table
 
 STUDY_MODELS = (("vanilla", 0.15), ("vanilla", 0.4), ("self", 0.4), ("self", 0.5), ("cross", 0.4))
 """The five models of Table 3, with their mask rates."""

@@ -11,13 +11,15 @@ from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
+import matplotlib.ticker
 import numpy as np
 import seaborn as sns
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from threeml_core import flops
+from threeml_core.config import MODEL_NAMES as NAMES
 from threeml_core.config import make_config
-from threeml_core.reporting.tables import MODEL_NAMES as NAMES
+from threeml_core.protocol import GlueStudy
 from threeml_core.results import RunRecord, read_metrics
 
 INK = "#010203"
@@ -177,3 +179,70 @@ def plot_token_frequencies(counts: Sequence[int] | np.ndarray) -> Figure:
         f"Frequency of the {len(ordered)} tokens that occur, by rank, on logarithmic axes; the unigram perplexity of "
         f"the training tokens is {perplexity:.0f}: what a model reaches that knows frequencies and nothing else.",
     )
+
+
+def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
+    """Score on the validation set after each epoch, of the best run of each seed, a panel for each task."""
+    results = [result for result in study.results if result.best]
+    color = COLORS[study.architecture or "reference"]
+    ends = []
+    with matplotlib.rc_context(_RC):
+        figure, axes = _panels(len(results))
+        for axis, result in zip(axes, results, strict=True):
+            for record in result.best:
+                lines = read_metrics(record.folder(runs_dir) / "metrics.jsonl")
+                epochs, scores = [line["epoch"] for line in lines], [100 * line["score"] for line in lines]
+                axis.plot(epochs, scores, color=color, marker="o", markersize=4, linewidth=1.5, alpha=0.8)
+            assert result.chance is not None and result.score is not None
+            axis.axhline(100 * result.chance, color=COLORS["reference"], linestyle="-.", label="constant answer")
+            axis.set(xlabel="epoch", ylabel="score", title=result.task.title)
+            axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+            ends.append(f"{result.task.title} {100 * result.score:.1f} (constant answer {100 * result.chance:.1f})")
+        axes[0].legend(fontsize=9)
+    return Figure(
+        figure,
+        f"{study.name}: validation score after each epoch, a line for the best run of each seed; the grey line is the "
+        f"best constant answer. Median scores: {', '.join(ends)}.",
+    )
+
+
+def plot_spread(study: GlueStudy) -> Figure:
+    """Every run's score, and the best of each seed, task by task: what choosing from the grid does."""
+    results = [result for result in study.results if result.best]
+    color = COLORS[study.architecture or "reference"]
+    with matplotlib.rc_context(_RC):
+        figure, (axis,) = _axes(height=0.6 + 0.45 * len(results))
+        for row, result in enumerate(results):
+            ended = [100 * record.metrics["score"] for record in result.records if record.failure is None]
+            axis.scatter(ended, [row] * len(ended), color=COLORS["reference"], s=18, alpha=0.5, label="a run")
+            best = [100 * score for score in result.seed_scores]
+            axis.scatter(best, [row] * len(best), color=color, s=34, label="best of a seed", zorder=3)
+            assert result.chance is not None
+            axis.scatter([100 * result.chance], [row], color=INK, marker="|", s=160, label="constant answer", zorder=4)
+        axis.set_yticks(range(len(results)), [result.task.title for result in results])
+        axis.set(xlabel="score", ylim=(len(results) - 0.5, -0.5))
+        handles, labels = axis.get_legend_handles_labels()
+        axis.legend(handles[:3], labels[:3], fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    spreads = ", ".join(
+        f"{result.task.title} {100 * min(result.seed_scores):.1f} to {100 * max(result.seed_scores):.1f}"
+        for result in results
+    )
+    return Figure(
+        figure,
+        f"{study.name}: a dot for each run, a coloured one for the best run of each seed, a bar for the best constant "
+        f"answer. Best of a seed: {spreads}.",
+    )
+
+
+def _panels(count: int) -> tuple[MatplotlibFigure, list[Any]]:
+    """`count` panels, at most four in a row."""
+    columns = min(count, 4)
+    rows = -(-count // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(7.4, 2.5 * rows), squeeze=False, layout="constrained")
+    flat = list(axes.flat)
+    for axis in flat[:count]:
+        axis.grid(True)
+        sns.despine(ax=axis)
+    for axis in flat[count:]:
+        axis.set_visible(False)
+    return figure, flat[:count]

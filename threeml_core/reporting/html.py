@@ -18,7 +18,7 @@ from pygments.formatters import HtmlFormatter
 
 from threeml_core.errors import StudyError
 from threeml_core.files import PROJECT_ROOT, atomic_folder
-from threeml_core.results import describe_environment, load_records
+from threeml_core.results import STAGES, describe_environment, load_records
 
 TITLE = "Mask more, mask later"
 _TEMPLATES = Path(__file__).parent
@@ -91,7 +91,8 @@ def _code_styles() -> str:
 
 
 def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
-    environment = records[-1].environment if records else describe_environment()
+    environments = [record.environment for record in records] or [describe_environment()]
+    environment = max(environments, key=lambda e: e["finished"])
     commit = (environment["commit"] or "unknown")[:10] + (
         " with local changes" if environment["commit_changed"] else ""
     )
@@ -126,7 +127,7 @@ def build_report(notebooks: Path, output: Path, preset: str, runs_dir: str | Pat
         raise StudyError(f"no executed notebook in {notebooks}: run `make report`")
     pages = [_read_page(path) for path in files]
     shown = "".join(path.read_text(encoding="utf-8") for path in files)
-    records = [r for r in load_records(runs_dir, "pretrain") if r.run_id in shown]
+    records = [r for stage in STAGES for r in load_records(runs_dir, stage) if r.run_id in shown]
     exporter = _Exporter(template_name="study", extra_template_basedirs=[str(_TEMPLATES)])
     exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
     shared = {

@@ -7,17 +7,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from threeml_core.config import DATA_PARAMETERS, KINDS, StudyConfig, identity_parameters
+from threeml_core.config import DATA_PARAMETERS, KINDS, MODEL_NAMES, StudyConfig, identity_parameters
 from threeml_core.results import RunRecord
-
-MODEL_NAMES = {"vanilla": "vanilla", "self": "3ML_self", "cross": "3ML_cross"}
-"""Architecture -> name in tables and figures."""
 
 
 class Table:
-    """Rows of formatted text with a caption. Cells that look like numbers are set flush right."""
+    """Rows of formatted text with a caption. Cells that look like numbers are set flush right.
 
-    def __init__(self, rows: Sequence[Mapping[str, str]], caption: str) -> None:
+    Args:
+        rows: column -> text, for each row.
+        caption: what the table shows.
+        folded: show only the caption until it is clicked.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, str]], caption: str, folded: bool = False) -> None:
+        self.folded = folded
         self.columns = list(dict.fromkeys(name for row in rows for name in row))
         self.rows = [[row.get(name, "") for name in self.columns] for row in rows]
         self.caption = caption
@@ -33,6 +37,8 @@ class Table:
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
         caption = html.escape(self.caption)
         head, body = f"<thead><tr>{head}</tr></thead>", f"<tbody>{body}</tbody>"
+        if self.folded:
+            return f'<details><summary>{caption}</summary><table class="study">{head}{body}</table></details>'
         return f'<table class="study"><caption>{caption}</caption>{head}{body}</table>'
 
 
@@ -45,9 +51,14 @@ def _cell(text: str) -> str:
     return f"<td{style}>{html.escape(text)}</td>"
 
 
-def parameter_table(config: StudyConfig) -> Table:
-    """Every parameter that decides the result, with its value and where it came from."""
-    names = ["preset", *DATA_PARAMETERS, *identity_parameters(config)]
+def parameter_table(config: StudyConfig, names: Iterable[str] | None = None) -> Table:
+    """Every parameter that decides the result, with its value and where it came from.
+
+    Args:
+        config: the parameters.
+        names: which; None: those of a pre-training run.
+    """
+    names = ["preset", *(names or (*DATA_PARAMETERS, *identity_parameters(config)))]
     values = config.parameters()
     rows = [{"Parameter": n, "Value": f"{values[n]}", "Source": config.sources[n]} for n in dict.fromkeys(names)]
     return Table(rows, "Resolved parameters")

@@ -1,0 +1,245 @@
+"""Tables of fine-tuning: the paper's table row, what stands behind it, and which runs failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from threeml_core.config import GRID_PARAMETERS, StudyConfig
+from threeml_core.metrics import compare, weighted_accuracy
+from threeml_core.paper import printed_values
+from threeml_core.protocol import GlueStudy, TaskResult, planned_tasks, runs_of, start_of
+from threeml_core.reporting.tables import Table
+from threeml_core.results import RunRecord
+from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks, tasks_of_source
+
+METRIC_TITLES = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman"}
+MISSING = "—"
+
+
+def _heading(task: Task) -> str:
+    metrics = "/".join(METRIC_TITLES[metric] for metric in task.metrics)
+    return "MNLI-m/mm (acc.)" if task.name == "mnli" else f"{task.title} ({metrics})"
+
+
+def _percent(value: float | None) -> str:
+    return MISSING if value is None else f"{100 * value:.1f}"
+
+
+def finetune_plan(config: StudyConfig) -> Table:
+    """The runs of the protocol, before anything is loaded: grid, seeds, where a task starts, what is asked for."""
+    rows, total = [], 0
+    asked = select_tasks(config)
+    titles = {task.name: task.title for task in tasks_of_source(config.glue).values()}
+    for task in planned_tasks(config):
+        size = "finetune_large_" if task.large else "finetune_"
+        grid = {name.removeprefix(size): getattr(config, name) for name in GRID_PARAMETERS if name.startswith(size)}
+        runs = len(runs_of(task, config))
+        total += runs
+        start = start_of(task, config)
+        rows.append(
+            {
+                "Task": task.title + ("" if task in asked else " (only as a start)"),
+                "Learning rates": grid["learning_rates"].replace(",", ", "),
+                "Batch sizes": grid["batch_sizes"].replace(",", ", "),
+                "Epochs": grid["epochs"].replace(",", ", "),
+                "Starts from": "the encoder" if start is None else f"the best {titles[start]} model of the seed",
+                "Runs": f"{runs}",
+            }
+        )
+    trials = "whole grid" if config.trials is None else f"{config.trials} points of the grid"
+    rows.append({"Task": "all", "Runs": f"{total}"})
+    return Table(rows, f"Plan: {trials} with {config.seeds} seeds a task")
+
+
+def _cells(result: TaskResult) -> str:
+    if result.score is None:
+        return "failed"
+    text = "/".join(_percent(result.metrics[key]) for key in result.task.metric_keys)
+    return text + (" (subset)" if result.is_subset else "")
+
+
+def glue_table(studies: Sequence[GlueStudy]) -> Table:
+    """Our row of Table 3 for each study, and beneath it the paper's rows for the same architecture.
+
+    Cells are medians over seeds of the best of the grid, times 100, in the paper's order of metrics. A task whose
+    examples are not the full official ones is marked as a subset, and so is an average that holds one.
+    """
+    tasks = [result.task for result in studies[0].results]
+    rows = []
+    for study in studies:
+        row = {"Model": study.name}
+        row |= {_heading(result.task): _cells(result) for result in study.results}
+        complete = len(tasks) > 1 and study.average is not None
+        subset = " (subset)" if any(result.is_subset for result in study.results) else ""
+        rows.append({**row, "Average": f"{_percent(study.average)}{subset}" if complete else MISSING})
+    is_glue = all(task.name in GLUE_TASKS for task in tasks)
+    if is_glue:
+        rows += _paper_rows(tasks, studies[0].architecture)
+    caption = (
+        "GLUE development sets, this study and the paper (Table 3; its average is over all eight tasks)"
+        if is_glue
+        else "Diagnostic tasks of this project; they are not GLUE, and the paper has no such numbers"
+    )
+    return Table(rows, caption)
+
+
+def _paper_rows(tasks: Iterable[Task], architecture: str | None) -> list[dict[str, str]]:
+    """Rows of Table 3 with all metrics, of one architecture or of all."""
+    printed: dict[tuple[str, str], dict[str, str]] = {}
+    for value in printed_values():
+        if value.artefact == "Table 3" and architecture in (None, value.setting.split()[0]):
+            printed.setdefault((value.recipe, value.model), {})[value.metric] = value.printed
+    rows = []
+    for (recipe, model), values in printed.items():
+        if "mrpc_f1" not in values:
+            continue
+        row = {"Model": f"paper, {recipe}: {model}"}
+        for task in tasks:
+            row[_heading(task)] = "/".join(values[f"{task.name}_{key}"] for key in task.metric_keys)
+        rows.append({**row, "Average": values["glue_average"]})
+    return rows
+
+
+def protocol_table(study: GlueStudy) -> Table:
+    """What stands behind each cell: interval, spread over seeds, chance, word counts, failed and collapsed runs."""
+    rows = []
+    for result in (*study.results, *study.starts):
+        scores = result.seed_scores
+        interval = MISSING
+        if result.low is not None and result.high is not None:
+            interval = f"{100 * result.low:.1f} to {100 * result.high:.1f}"
+        rows.append(
+            {
+                "Task": result.task.title,
+                "Score": _percent(result.score),
+                "95% interval": interval,
+                "Seeds": f"{len(scores)}",
+                "Spread over seeds": f"{100 * min(scores):.1f} to {100 * max(scores):.1f}" if scores else MISSING,
+                "Constant answer": _percent(result.chance),
+                "Bag of words": _percent(result.bag_of_words),
+                "Verdict": _verdict(result),
+                "Runs": f"{len(result.records)}",
+                "Failed": f"{len(result.failed)}",
+                "Collapsed": f"{len(result.collapsed)}",
+            }
+        )
+    return Table(rows, f"{study.name}: the protocol, task by task")
+
+
+def _verdict(result: TaskResult) -> str:
+    """Above, below or not distinguishable from the best constant answer, by the 95% interval."""
+    if result.low is None or result.high is None or result.chance is None:
+        return "no result"
+    if result.low > result.chance:
+        return "above a constant answer"
+    return "below a constant answer" if result.high < result.chance else "undecided"
+
+
+def example_table(study: GlueStudy) -> Table:
+    """Where the examples of each task came from, how many there are, and which are subsets."""
+    rows = []
+    for result in (*study.results, *study.starts):
+        data = result.records[0].data
+        for split, about in data["splits"].items():
+            rows.append(
+                {
+                    "Task": result.task.title,
+                    "Split": split.replace("_", " "),
+                    "Source": about["source"],
+                    "Examples": f"{about['examples']:,}",
+                    "Official": "subset" if about["is_subset"] else "all" if result.task.official_sizes else MISSING,
+                    "Rows left out": f"{about['skipped_rows']}",
+                    "Cut at max_length": f"{data['share_at_max_length']:.1%}" if split == "train" else "",
+                }
+            )
+    return Table(rows, "Examples")
+
+
+def ablation_table(study: GlueStudy) -> Table:
+    """The columns of the paper's ablations: accuracies, MNLI weighted by the sizes of its two sets.
+
+    Source: section 3.1 and Table 2. Tasks that were not run show as not run.
+    """
+    if not any(result.task.name in ABLATION_TASKS for result in study.results):
+        row = {"Model": study.name, "Ablation mode": "not run: it needs MNLI, QNLI and QQP"}
+        return Table([row], "Ablation mode")
+    row = {"Model": study.name}
+    results = {result.task.name: result for result in study.results}
+    values = []
+    for name in ABLATION_TASKS:
+        result, title = results.get(name), GLUE_TASKS[name].title
+        if result is None or result.score is None:
+            row[f"{title} (acc.)"] = "not run" if result is None else "failed"
+            continue
+        keys = [key for key in result.task.metric_keys if key.endswith("accuracy")]
+        value = weighted_accuracy([result.metrics[key] for key in keys], list(result.examples.values()))
+        values.append(value)
+        row[f"{title} (acc.)"] = _percent(value) + (" (subset)" if result.is_subset else "")
+    complete = len(values) == len(ABLATION_TASKS)
+    row["Average"] = _percent(sum(values) / len(values)) if complete else MISSING
+    return Table([row], "Ablation mode: accuracies, MNLI weighted over matched and mismatched")
+
+
+def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy]) -> Table:
+    """Paired bootstrap of one study against others on their predictions, task by task."""
+    rows = []
+    for second in others:
+        results = {result.task.name: result for result in second.results}
+        for result in first.results:
+            other = results.get(result.task.name)
+            row = {"Task": result.task.title, "Model": first.name, "Score": _percent(result.score)}
+            row |= {"Other model": second.name, "Its score": _percent(other.score if other else None)}
+            if other is None or not result.answers or not other.answers:
+                rows.append({**row, "Better": "not run" if other is None else "no result"})
+                continue
+            found = compare(result.task, [a.splits for a in result.answers], [a.splits for a in other.answers])
+            better = first.name if found.difference > 0 else second.name
+            row |= {
+                "Difference": f"{100 * found.difference:+.1f}",
+                "95% interval": f"{100 * found.low:+.1f} to {100 * found.high:+.1f}",
+                "p": f"{found.p_value:.3f}",
+                "Better": "undecided" if found.low <= 0 <= found.high else better,
+            }
+            rows.append(row)
+    if not rows:
+        rows = [{"Model": first.name, "Other model": "not run: set random_baseline=True"}]
+    return Table(rows, "Paired bootstrap over seeds and validation examples")
+
+
+def failed_table(study: GlueStudy) -> Table:
+    """Runs that diverged, and runs that answer everything alike; one row says so if there are none."""
+    rows = []
+    for result in (*study.results, *study.starts):
+        for outcome, records in (("failed", result.failed), ("collapsed", result.collapsed)):
+            for record in records:
+                reason = record.failure or "one answer for every example"
+                rows.append({"Run": record.run_id, **_point(record), "Outcome": outcome, "Reason": reason})
+    if not rows:
+        rows = [{"Run": "none", "Outcome": f"all {len(study.runs)} runs ended, none with one answer for everything"}]
+    return Table(rows, "Failed and collapsed runs", folded=len(rows) > 20)
+
+
+def runs_table(study: GlueStudy) -> Table:
+    """Every run with its point of the grid and its score; the best of each seed is marked."""
+    best = {record.run_id for result in (*study.results, *study.starts) for record in result.best}
+    rows = [
+        {
+            "Run": ("→ " if record.run_id in best else "") + record.run_id,
+            **_point(record),
+            "Score": MISSING if record.failure else f"{100 * record.metrics['score']:.1f}",
+            "Sequences/s": MISSING if record.failure else f"{record.timing['sequences_per_second']:,.0f}",
+        }
+        for record in study.runs
+    ]
+    return Table(rows, f"All {len(rows)} runs; → best of its seed", folded=True)
+
+
+def _point(record: RunRecord) -> dict[str, str]:
+    point = record.identity
+    return {
+        "Task": point["task"],
+        "Seed": f"{point['seed']}",
+        "Learning rate": f"{point['learning_rate']:g}",
+        "Batch size": f"{point['batch_size']}",
+        "Epochs": f"{point['epochs']}",
+    }
