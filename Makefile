@@ -16,6 +16,7 @@ report: $(INSTALLED)
 	$(PAPERMILL) notebooks/02_pretrain.ipynb $(EXECUTED)/others/vanilla.ipynb -p architecture vanilla
 	$(PAPERMILL) notebooks/02_pretrain.ipynb $(EXECUTED)/others/cross.ipynb -p architecture cross
 	$(PAPERMILL) notebooks/02_pretrain.ipynb $(EXECUTED)/02_pretrain.ipynb -p architecture self
+	$(PAPERMILL) notebooks/03_finetune.ipynb $(EXECUTED)/03_finetune.ipynb
 	$(BIN)/python -m threeml_core.reporting $(EXECUTED) reports/$(PRESET) $(PRESET)
 	@echo "The report is reports/$(PRESET)/index.html: open it in a browser."
 
@@ -36,7 +37,7 @@ lab: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[data,notebooks,report,tensorboard,test,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[data,finetune,notebooks,report,tensorboard,test,dev]"
 	touch $@
 
 clean:
