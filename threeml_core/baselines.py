@@ -33,7 +33,7 @@ from threeml_core.sweep import Job
 
 STAGE = "baseline"
 MAX_EXAMPLES = 20_000
-"""Training examples used at most, evenly spaced: more would not change what word counts can say."""
+"""Training examples used at most, evenly spaced, so that the baseline takes seconds on every task."""
 
 _TOKENS = r"\w+|[^\w\s]"  # words and marks
 
@@ -41,9 +41,19 @@ _TOKENS = r"\w+|[^\w\s]"  # words and marks
 def bag_of_words(data: TaskData) -> Predictions:
     """Logistic (for a regression: ridge) regression on which words and marks each text holds, and on its length.
 
+    Trained on at most `MAX_EXAMPLES` of the training examples.
+
     The texts of a pair have features of their own; nothing in it sees order, or one text in the light of the other.
     """
     task = data.task
+    classes = np.unique(data.train.labels)
+    if task.labels and len(classes) == 1:  # nothing to tell apart: that class is the answer
+        sure = np.where(np.arange(task.num_labels) == classes[0], 0.0, -np.inf)
+        return Predictions(
+            task,
+            {tag: split.labels for tag, split in data.validation.items()},
+            {tag: np.tile(sure, (len(split), 1)) for tag, split in data.validation.items()},
+        )
     step = max(1, -(-len(data.train) // MAX_EXAMPLES))
     vectorizers = [CountVectorizer(token_pattern=_TOKENS, binary=True) for _ in task.columns]
     for column, vectorizer in enumerate(vectorizers):
@@ -80,7 +90,7 @@ def baseline_job(data: TaskData, config: StudyConfig) -> Job:
 
 
 def _run(data: TaskData, config: StudyConfig, identity: dict, folder: Path, log: Log) -> RunRecord:
-    with exclusive(folder / ".lock", f"run {folder.name}"):
+    with exclusive(folder / ".lock", f"run {folder.name}", wait=True):
         if (folder / "record.json").exists():
             return read_record(folder)
         environment = describe_environment()

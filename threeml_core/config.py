@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
@@ -94,10 +95,10 @@ class StudyConfig:
     learning_rate: float = parameter(2e-3, "peak learning rate")
     warmup_ratio: float = parameter(0.06, "share of max_steps with a rising learning rate; then linear to zero")
     weight_decay: float = parameter(0.01, "AdamW decay; biases and LayerNorm are left out")
-    adam_beta1: float = parameter(0.9, "AdamW beta 1")
-    adam_beta2: float = parameter(0.98, "AdamW beta 2")
-    adam_epsilon: float = parameter(1e-6, "AdamW epsilon")
-    max_grad_norm: float = parameter(0.0, "gradient clipping; 0: off (the paper sets 1.0 if gradients explode)")
+    adam_beta1: float = parameter(0.9, "AdamW beta 1, of pre-training and fine-tuning")
+    adam_beta2: float = parameter(0.98, "AdamW beta 2, of both")
+    adam_epsilon: float = parameter(1e-6, "AdamW epsilon, of both")
+    max_grad_norm: float = parameter(0.0, "gradient clipping, of both; 0: off (the paper: 1.0 if gradients explode)")
     device: Optional[str] = parameter(None, "cpu | cuda | cuda:1; None: the first GPU if there is one")
     bf16: Optional[bool] = parameter(None, "bfloat16 autocast; None: on a GPU")
     torch_compile: Optional[bool] = parameter(None, "compile the model; None: on a GPU")
@@ -168,6 +169,10 @@ class StudyConfig:
                 sources[name] = "derived"
         object.__setattr__(self, "sources", types.MappingProxyType(sources))
         _check(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by value, so that a job can be sent to another process."""
+        return functools.partial(StudyConfig, **self.parameters(), sources=dict(self.sources)), ()
 
     def parameters(self) -> dict[str, Any]:
         """Name -> resolved value, in the order of the class."""
@@ -376,6 +381,10 @@ def _check(c: StudyConfig) -> None:
     for name in ("trials", "max_train_examples"):
         value = getattr(c, name)
         _require(value is None or value >= 1, f"{name}={value}: expected at least 1, or None for all")
+    _require(
+        not (c.random_baseline and (c.checkpoint or "").startswith("random:")),
+        f"checkpoint={c.checkpoint!r} is random already: leave random_baseline out, or give the trained checkpoint",
+    )
     for name in GRID_PARAMETERS:
         parse_grid(name, getattr(c, name))
     _require(c.max_length >= 8, f"max_length={c.max_length}: expected at least 8 tokens")

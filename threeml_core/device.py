@@ -35,6 +35,12 @@ def use_bf16(config: StudyConfig, device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported()
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Start `peak_memory` anew on a GPU; a process's largest resident size cannot be reset."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_memory(device: torch.device) -> int:
     """Bytes: of the GPU's allocator, or the largest resident size of this process."""
     if device.type == "cuda":

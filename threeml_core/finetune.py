@@ -23,10 +23,10 @@ from threeml_core.config import MODEL_NAMES, StudyConfig, parse_arguments
 from threeml_core.data.diagnostic import HELD_OUT
 from threeml_core.data.encode import EncodedSplit, EncodedTask, encode_task, evaluation_batches, training_batches
 from threeml_core.data.glue import TaskData, load_task, split_name
-from threeml_core.device import choose_device, describe_device, peak_memory, use_bf16
-from threeml_core.encoders import Encoder, load_classifier, open_encoder
+from threeml_core.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
+from threeml_core.encoders import RANDOM, Encoder, load_classifier, open_encoder, save_encoder
 from threeml_core.errors import CheckpointError, ParameterError, TrainingError, command_line
-from threeml_core.files import atomic_file, atomic_folder, exclusive, fingerprint, project_path
+from threeml_core.files import atomic_file, exclusive, fingerprint, project_path
 from threeml_core.log import Log, print_line
 from threeml_core.metrics import task_metrics, task_score
 from threeml_core.optim import linear_warmup_decay, parameter_groups, set_learning_rate
@@ -84,30 +84,49 @@ class Setting:
         """Folder name of a run."""
         return run_id(f"{run.task}-s{run.seed}", self.identity(run, starts))
 
+    def folder(self, name: str) -> Path:
+        """Of a run."""
+        return run_folder(self.config.runs_dir, STAGE, name)
 
-def make_setting(config: StudyConfig, checkpoint: str, log: Log = print_line) -> Setting:
-    """Load and check all that the runs will need, so that bad input shows before the first run.
+
+def load_tasks(config: StudyConfig, log: Log = print_line) -> dict[str, TaskData]:
+    """The examples of all tasks of a study, by name; what is wrong with them shows here, before anything is trained.
 
     Raises:
-        StudyError: unknown task, malformed data, a checkpoint that cannot be used, `max_length` over its positions.
+        StudyError: an unknown task, malformed data, a `max_length` that the encoder to be pre-trained could not take.
     """
-    tasks = planned_tasks(config)
-    device = choose_device(config)
-    encoder = open_encoder(checkpoint)
-    if encoder.positions is not None and config.max_length > encoder.positions:
+    assert config.max_position_embeddings is not None
+    if config.checkpoint is None and config.max_length > config.max_position_embeddings - 2:
         raise ParameterError(
-            f"max_length={config.max_length}: the encoder {checkpoint} takes at most {encoder.positions} tokens; "
-            f"set max_length to at most that"
+            f"max_length={config.max_length}: with max_position_embeddings={config.max_position_embeddings} the "
+            f"encoder takes at most {config.max_position_embeddings - 2} tokens; lower one or raise the other"
         )
-    data = {task.name: load_task(task, config) for task in tasks}
-    cache = project_path(config.runs_dir) / "data"
-    encoded = {}
-    for name, examples in data.items():
-        encoded[name] = encode_task(examples, encoder.tokenizer, config.max_length, cache)
+    data = {task.name: load_task(task, config) for task in planned_tasks(config)}
+    for examples in data.values():
         sizes = ", ".join(
             f"{split} {len(part):,}{' (subset)' if part.is_subset else ''}" for split, part in examples.splits.items()
         )
         log(f"{examples.task.title}: {sizes}")
+    return data
+
+
+def make_setting(config: StudyConfig, encoder: Encoder, data: dict[str, TaskData]) -> Setting:
+    """Tokenise all that the runs will need.
+
+    Raises:
+        StudyError: no such device, or `max_length` over the encoder's positions.
+    """
+    device = choose_device(config)
+    if encoder.positions is not None and config.max_length > encoder.positions:
+        raise ParameterError(
+            f"max_length={config.max_length}: the encoder {encoder.checkpoint} takes at most {encoder.positions} "
+            "tokens; set max_length to at most that"
+        )
+    cache = project_path(config.runs_dir) / "data"
+    encoded = {
+        name: encode_task(examples, encoder.tokenizer, config.max_length, cache, encoder.segments)
+        for name, examples in data.items()
+    }
     return Setting(config, encoder, device, data, encoded)
 
 
@@ -128,23 +147,24 @@ def plan_jobs(setting: Setting) -> dict[str, list[Job]]:
     return jobs
 
 
-def finetune_glue(config: StudyConfig, checkpoint: str, log: Log = print_line) -> GlueStudy:
+def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskData], log: Log = print_line) -> GlueStudy:
     """Fine-tune an encoder on all tasks, grid points and seeds of `config`; do what is missing, read what is there.
 
     Source: section 3.1, Table 6. RTE, STS-B and MRPC start from the best MNLI model of the same seed (which of the
     MNLI models it is, the paper leaves open).
 
     Args:
-        config: tasks, their source, grids, seeds.
-        checkpoint: see `encoders.open_encoder`.
+        config: tasks, grids, seeds.
+        encoder: from `encoders.open_encoder`.
+        data: from `load_tasks`.
         log: takes progress lines.
 
     Raises:
         StudyError: bad input, before any run starts.
     """
-    setting = make_setting(config, checkpoint, log)
+    setting = make_setting(config, encoder, data)
     jobs = plan_jobs(setting)
-    baselines = {name: baseline_job(data, config) for name, data in setting.data.items()}
+    baselines = {name: baseline_job(examples, config) for name, examples in data.items()}
     everything = [*baselines.values(), *(job for of_task in jobs.values() for job in of_task)]
     records = run_all(everything, config.runs_dir, log)
     asked = [task.name for task in select_tasks(config)]
@@ -152,33 +172,25 @@ def finetune_glue(config: StudyConfig, checkpoint: str, log: Log = print_line) -
     for task in planned_tasks(config):
         runs = [records[job.run_id] for job in jobs[task.name]]
         results.append(task_result(task, runs, records[baselines[task.name].run_id], config.runs_dir))
-    name, architecture = _model_name(setting.encoder)
     return GlueStudy(
-        name,
-        architecture,
-        setting.encoder.checkpoint,
+        _model_name(encoder),
+        encoder.pretraining.parameters["architecture"] if encoder.pretraining and not encoder.is_random else None,
+        encoder.checkpoint,
         tuple(result for result in results if result.task.name in asked),
         tuple(result for result in results if result.task.name not in asked),
         tuple(_notes(setting)),
     )
 
 
-def _pretraining_record(encoder: Encoder) -> RunRecord | None:
-    """Of an encoder that this project pre-trained."""
-    folder = Path(encoder.source).parent
-    return read_record(folder) if (folder / "record.json").is_file() else None
-
-
-def _model_name(encoder: Encoder) -> tuple[str, str | None]:
-    """Name in tables and, of our own encoders, architecture; else the checkpoint as given."""
-    record = _pretraining_record(encoder)
-    if record is not None:
-        architecture = record.parameters["architecture"]
-        name = f"{MODEL_NAMES[architecture]}-{record.parameters['mask_rate']:.0%}"
+def _model_name(encoder: Encoder) -> str:
+    """In tables: architecture and mask rate of our own encoders, else the checkpoint as given."""
+    if encoder.pretraining is not None:
+        parameters = encoder.pretraining.parameters
+        name = f"{MODEL_NAMES[parameters['architecture']]}-{parameters['mask_rate']:.0%}"
     else:
-        architecture = None
-        name = Path(encoder.source).name if Path(encoder.source).is_dir() else encoder.source
-    return (f"random ({name})", None) if encoder.is_random else (name, architecture)
+        name = encoder.checkpoint.removeprefix(RANDOM)
+        name = Path(name).name if Path(name).is_absolute() else name
+    return f"random ({name})" if encoder.is_random else name
 
 
 def _notes(setting: Setting) -> list[str]:
@@ -188,7 +200,10 @@ def _notes(setting: Setting) -> list[str]:
         subsets = [f"{name} {len(s):,}" for name, s in setting.data[task.name].splits.items() if s.is_subset]
         if subsets:
             notes.append(f"{task.title}: a subset, not the full task ({', '.join(subsets)} examples)")
-    record = _pretraining_record(setting.encoder)
+        start = start_of(task, setting.config)
+        if start and setting.data[start].is_subset:
+            notes.append(f"{task.title}: starts from a model trained on a subset of {setting.data[start].task.title}")
+    record = setting.encoder.pretraining
     if setting.config.glue == "bundled" and record is not None and not setting.encoder.is_random:
         seen = record.parameters["validation_corpus"] or record.parameters["validation_fraction"] < HELD_OUT
         if "bundled" in record.data["corpus"] and seen:
@@ -211,53 +226,87 @@ def finetune(
         log: takes progress lines.
     """
     name = setting.run_id(run, starts)
-    folder = run_folder(setting.config.runs_dir, STAGE, name)
+    folder = setting.folder(name)
     with exclusive(folder / ".lock", f"run {name}"):
         if (folder / "record.json").exists():
             return read_record(folder)
         environment = describe_environment()
-        failure, outcome = None, Outcome()
+        failure, trained = None, None
         try:
-            weights = _start_weights(setting, starts, log) if starts else None
-            outcome = _train(setting, run, weights, folder, keep_encoder)
+            trained = _train(setting, run, _start(setting, run, starts, log), keep_selected=keep_encoder)
         except TrainingError as error:
             failure = str(error)
-        return _write(setting, run, starts, folder, environment, outcome, failure)
+        if trained is not None:
+            if trained.metrics["undefined"]:
+                keys = ", ".join(trained.metrics["undefined"])
+                log(f"{name}: one answer for every example, so {keys} is undefined and counts as 0")
+            if keep_encoder:
+                save_encoder(trained.model, folder / "encoder")
+            trained.answers.save(folder)
+            with atomic_file(folder / "metrics.jsonl") as temporary:
+                temporary.write_text("".join(json.dumps(line) + "\n" for line in trained.lines), encoding="utf-8")
+        return _write(setting, run, starts, folder, environment, trained, failure)
 
 
-def _start_weights(setting: Setting, starts: Sequence[str], log: Log) -> Path:
-    """The kept encoder of the best of these runs; those of the others are removed."""
-    folders = {name: run_folder(setting.config.runs_dir, STAGE, name) for name in starts}
-    best = best_run([read_record(folder) for folder in folders.values()])
+def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) -> PreTrainedModel:
+    """The model a run starts from, under a new head: the encoder, or the best of the models `starts`.
+
+    Raises:
+        TrainingError: all of them failed.
+    """
+    encoder = setting.encoder
+    num_labels = setting.data[run.task].task.num_labels
+    if not starts:
+        torch.manual_seed(run.seed)
+        return load_classifier(encoder.folder, num_labels, encoder.is_random)
+    best = best_run([read_record(setting.folder(name)) for name in starts])
     if best is None:
         raise TrainingError(f"all runs it could start from failed ({', '.join(starts)})")
-    weights = folders[best.run_id] / "encoder"
-    with exclusive(folders[best.run_id] / ".lock", f"run {best.run_id}", wait=True):
-        if not weights.is_dir():
-            log(f"{best.run_id} did not keep its encoder: it is fine-tuned again")
-            again = FinetuneRun(**{f.name: best.identity[f.name] for f in dataclasses.fields(FinetuneRun)})
-            _train(setting, again, None, folders[best.run_id], keep_encoder=True)
-    for name, folder in folders.items():
+    for name in starts:
         if name != best.run_id:
-            shutil.rmtree(folder / "encoder", ignore_errors=True)
-    return weights
+            with exclusive(setting.folder(name) / ".lock", f"run {name}", wait=True):
+                shutil.rmtree(setting.folder(name) / "encoder", ignore_errors=True)
+    folder = setting.folder(best.run_id)
+    with exclusive(folder / ".lock", f"run {best.run_id}", wait=True):
+        if not (folder / "encoder").is_dir():
+            log(f"{best.run_id} did not keep its encoder: it is fine-tuned again")
+            again = FinetuneRun(**{field.name: best.identity[field.name] for field in dataclasses.fields(FinetuneRun)})
+            model = _train(setting, again, _start(setting, again, (), log), keep_selected=True).model
+            save_encoder(model, folder / "encoder")
+        torch.manual_seed(run.seed)
+        return load_classifier(folder / "encoder", num_labels)
 
 
 @dataclasses.dataclass
-class Outcome:
-    """What training leaves: metrics of the epoch that counts, timing, a line for each epoch."""
+class Trained:
+    """What training leaves.
 
-    metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
-    timing: dict[str, float] = dataclasses.field(default_factory=dict)
+    Attributes:
+        model: with the weights of the epoch that counts, if they were asked for; else of the last epoch.
+        metrics: of the epoch that counts.
+        answers: of that epoch.
+        lines: metrics of every epoch.
+        timing: seconds, sequences and tokens a second, share of padding, peak memory.
+    """
+
+    model: PreTrainedModel
+    metrics: dict[str, Any]
+    answers: Predictions
+    lines: list[dict[str, Any]]
+    timing: dict[str, float]
 
 
-def _train(setting: Setting, run: FinetuneRun, weights: Path | None, folder: Path, keep_encoder: bool) -> Outcome:
-    config, device, encoder = setting.config, setting.device, setting.encoder
+def _train(setting: Setting, run: FinetuneRun, model: PreTrainedModel, keep_selected: bool) -> Trained:
+    """All epochs of a run, a validation after each.
+
+    Raises:
+        TrainingError: a loss or an output is not finite.
+    """
+    config, device = setting.config, setting.device
     task = setting.data[run.task].task
     train = setting.encoded[run.task].splits["train"]
-    torch.manual_seed(run.seed)
-    is_random = encoder.is_random and weights is None
-    model = load_classifier(weights or encoder.source, task.num_labels, is_random).to(device)  # type: ignore[arg-type]
+    reset_peak_memory(device)
+    model.to(device)  # type: ignore[arg-type]
     optimizer = torch.optim.AdamW(
         parameter_groups(model, config.finetune_weight_decay),
         lr=run.learning_rate,
@@ -265,12 +314,13 @@ def _train(setting: Setting, run: FinetuneRun, weights: Path | None, folder: Pat
         eps=config.adam_epsilon,
         fused=True,
     )
-    steps = run.epochs * math.ceil(len(train) / run.batch_size)
-    step, seconds, tokens, slots = 0, 0.0, 0, 0
+    updates = math.ceil(len(train) / run.batch_size)
+    step, seconds, slots = 0, 0.0, 0
     lines: list[dict[str, Any]] = []
-    best: tuple[dict[str, Any], Predictions] | None = None
+    selected: tuple[dict[str, Any], Predictions] | None = None
+    weights: dict[str, torch.Tensor] | None = None
     pad_to = config.max_length if config.pad_to_max_length else None
-    for epoch in range(run.epochs):
+    for epoch in range(1, run.epochs + 1):
         model.train()
         started = time.perf_counter()
         losses: list[torch.Tensor] = []
@@ -278,8 +328,7 @@ def _train(setting: Setting, run: FinetuneRun, weights: Path | None, folder: Pat
         for index in training_batches(train, run.batch_size, run.seed, epoch):
             inputs = train.batch(index, setting.pad_token_id, pad_to)
             slots += inputs["input_ids"].size
-            tokens += int(train.lengths[index].sum())
-            factor = linear_warmup_decay(step, steps, config.finetune_warmup_ratio)
+            factor = linear_warmup_decay(step, run.epochs * updates, config.finetune_warmup_ratio)
             set_learning_rate(optimizer, run.learning_rate * factor)
             optimizer.zero_grad(set_to_none=True)
             loss = _loss(task, _logits(setting, model, inputs), torch.from_numpy(train.labels[index]).to(device))
@@ -295,19 +344,16 @@ def _train(setting: Setting, run: FinetuneRun, weights: Path | None, folder: Pat
         seconds += time.perf_counter() - started
         answers = _predict(setting, model, task)
         values, undefined = task_metrics(task, answers.splits)
-        updates = math.ceil(len(train) / run.batch_size)
-        lines.append({"epoch": epoch + 1, "step": step, "train_loss": loss_sum / updates})
-        lines[-1] |= {"score": task_score(task, values), **values}
-        counts = best is None or config.finetune_select == "last" or lines[-1]["score"] > best[0]["score"]
-        if counts:
-            best = {**lines[-1], "undefined": undefined, "is_constant": answers.is_constant}, answers
-            if keep_encoder:
-                with atomic_folder(folder / "encoder") as temporary:
-                    model.base_model.save_pretrained(temporary)
-    assert best is not None
-    best[1].save(folder)
-    with atomic_file(folder / "metrics.jsonl") as temporary:
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        line = {"epoch": epoch, "step": step, "train_loss": loss_sum / updates, "score": task_score(task, values)}
+        lines.append({**line, **values})
+        if selected is None or config.finetune_select == "last" or line["score"] > selected[0]["score"]:
+            selected = {**lines[-1], "undefined": undefined, "is_constant": answers.is_constant}, answers
+            if keep_selected and config.finetune_select == "best":
+                weights = {name: value.to("cpu", copy=True) for name, value in model.state_dict().items()}
+    assert selected is not None
+    if weights is not None:
+        model.load_state_dict(weights)
+    tokens = run.epochs * int(train.offsets[-1])
     timing = {
         "train_seconds": seconds,
         "sequences_per_second": run.epochs * len(train) / seconds,
@@ -315,7 +361,7 @@ def _train(setting: Setting, run: FinetuneRun, weights: Path | None, folder: Pat
         "padding_share": 1 - tokens / slots,
         "peak_memory_bytes": peak_memory(device),
     }
-    return Outcome(best[0], timing)
+    return Trained(model, *selected, lines, timing)
 
 
 def _logits(setting: Setting, model: PreTrainedModel, inputs: dict[str, np.ndarray]) -> torch.Tensor:
@@ -374,13 +420,14 @@ def _write(
     starts: Sequence[str],
     folder: Path,
     environment: dict[str, Any],
-    outcome: Outcome,
+    trained: Trained | None,
     failure: str | None,
 ) -> RunRecord:
     config, data = setting.config, setting.data[run.task]
     environment["finished"] = now()
     describe_device(environment, setting.device)
-    from_subset = any(read_record(run_folder(config.runs_dir, STAGE, name)).data["is_subset"] for name in starts)
+    start = start_of(data.task, config)
+    from_subset = start is not None and setting.data[start].is_subset
     lengths = setting.encoded[run.task].splits["train"].lengths
     record = RunRecord(
         stage=STAGE,
@@ -388,9 +435,9 @@ def _write(
         identity=setting.identity(run, starts),
         parameters=config.parameters(),
         sources=dict(config.sources),
-        metrics=outcome.metrics,
+        metrics=trained.metrics if trained else {},
         flops={},
-        timing=outcome.timing,
+        timing=trained.timing if trained else {},
         data={
             "task": run.task,
             "checkpoint": setting.encoder.checkpoint,
@@ -432,13 +479,15 @@ def main() -> None:
     config = parse_arguments("Fine-tune an encoder, as notebooks/03_finetune.ipynb does.")
     if config.checkpoint is None:
         raise CheckpointError("checkpoint is missing: give -p checkpoint <folder, hub name or random:...>")
-    study = finetune_glue(config, config.checkpoint)
+    data = load_tasks(config)
+    study = finetune_glue(config, open_encoder(config.checkpoint), data)
     for result in study.results:
         if result.low is not None and result.high is not None:
             values = ", ".join(f"{key} {100 * value:.1f}" for key, value in result.metrics.items())
-            print(f"{result.task.title}: {values} [{100 * result.low:.1f}, {100 * result.high:.1f}]")
+            undefined = f", undefined and counted as 0: {', '.join(result.undefined)}" if result.undefined else ""
+            print(f"{result.title}: {values} [{100 * result.low:.1f}, {100 * result.high:.1f}]{undefined}")
         if result.failed:
-            print(f"{result.task.title}: {len(result.failed)} of {len(result.records)} runs failed")
+            print(f"{result.title}: {len(result.failed)} of {len(result.records)} runs failed")
     for note in study.notes:
         print(f"note: {note}")
     for path in export_predictions(study, config).values():

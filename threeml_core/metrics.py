@@ -43,7 +43,7 @@ def metric_value(metric: str, labels: np.ndarray, predictions: np.ndarray) -> tu
     if metric == "f1":
         return float(f1_score(labels, predictions, zero_division=0)), True
     correlation = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[metric]
-    return float(correlation(labels, predictions).statistic), True
+    return float(correlation(np.asarray(labels, float), np.asarray(predictions, float)).statistic), True
 
 
 def task_metrics(task: Task, splits: Splits) -> tuple[dict[str, float], list[str]]:

@@ -98,7 +98,7 @@ class TaskResult:
         high: upper end.
         chance: score of the best constant answer.
         examples: tag of a validation split -> its size.
-        bag_of_words: score of word counts on the same examples (`threeml_core.baselines`).
+        baseline: record of the bag of words (`threeml_core.baselines`).
     """
 
     task: Task
@@ -111,7 +111,22 @@ class TaskResult:
     high: float | None
     chance: float | None
     examples: Mapping[str, int]
-    bag_of_words: float
+    baseline: RunRecord
+
+    @property
+    def title(self) -> str:
+        """Of the task; a subset says so wherever it is named."""
+        return f"{self.task.title} (subset)" if self.is_subset else self.task.title
+
+    @property
+    def seeds(self) -> int:
+        """Seeds tried; there are fewer `best` runs where all of a seed's runs failed."""
+        return len({record.identity["seed"] for record in self.records})
+
+    @property
+    def undefined(self) -> list[str]:
+        """Metrics that are undefined in a best run (one answer for everything) and count as 0."""
+        return sorted({key for record in self.best for key in record.metrics["undefined"]})
 
     @property
     def seed_scores(self) -> list[float]:
@@ -154,7 +169,7 @@ def task_result(
         by_seed.setdefault(record.identity["seed"], []).append(record)
     best = [found for group in by_seed.values() if (found := best_run(group))]
     if not best:
-        return TaskResult(task, tuple(records), (), (), {}, None, None, None, None, {}, baseline.metrics["score"])
+        return TaskResult(task, tuple(records), (), (), {}, None, None, None, None, {}, baseline)
     answers = [load_predictions(task, record.folder(runs_dir)) for record in best]
     splits = [answer.splits for answer in answers]
     medians = {key: statistics.median(record.metrics[key] for record in best) for key in task.metric_keys}
@@ -170,7 +185,7 @@ def task_result(
         high,
         chance_level(task, splits[0]),
         {tag: len(labels) for tag, (labels, _) in splits[0].items()},
-        baseline.metrics["score"],
+        baseline,
     )
 
 
@@ -202,8 +217,13 @@ class GlueStudy:
 
     @property
     def runs(self) -> list[RunRecord]:
-        """All records, failed ones included."""
-        return [record for result in (*self.results, *self.starts) for record in result.records]
+        """All fine-tuning records, failed ones included."""
+        return [record for result in self.all_results for record in result.records]
+
+    @property
+    def all_results(self) -> tuple[TaskResult, ...]:
+        """`results` and `starts`."""
+        return (*self.results, *self.starts)
 
     def result(self, name: str) -> TaskResult:
         """The result of a task asked for."""
@@ -237,8 +257,6 @@ def finetune_identity(
         bf16: bfloat16 autocast.
     """
     settings = {name: getattr(config, name) for name in _TRAINING_PARAMETERS}
-    if config.pad_to_max_length:
-        settings["max_length"] = config.max_length
     return {
         **dataclasses.asdict(run),
         "encoder": encoder,

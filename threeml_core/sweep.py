@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import graphlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -36,25 +35,28 @@ class Job:
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
-    """Each job once, after all it needs, else in the order given.
+    """Each job once, in the order given, but behind all it needs.
 
     Raises:
         ValueError: jobs need each other, or one that is not there.
     """
     by_id = {job.run_id: job for job in jobs}
+    ordered: dict[str, Job] = {}
+
+    def visit(job: Job, path: tuple[str, ...]) -> None:
+        if job.run_id in path:
+            raise ValueError(f"jobs need each other: {' -> '.join((*path, job.run_id))}")
+        for need in job.needs:
+            if need not in by_id:
+                raise ValueError(f"job {job.run_id} needs {need}, which is not in the list")
+            if need not in ordered:
+                visit(by_id[need], (*path, job.run_id))
+        ordered[job.run_id] = job
+
     for job in by_id.values():
-        if missing := [need for need in job.needs if need not in by_id]:
-            raise ValueError(f"job {job.run_id} needs {', '.join(missing)}, which is not in the list")
-    try:
-        order = graphlib.TopologicalSorter({job.run_id: job.needs for job in by_id.values()}).static_order()
-        return [by_id[run] for run in order]
-    except graphlib.CycleError as error:
-        raise ValueError(f"jobs need each other: {' -> '.join(error.args[1])}") from None
-
-
-def pending(jobs: Sequence[Job], runs_dir: str | Path) -> list[Job]:
-    """The jobs that are not finished."""
-    return [job for job in in_order(jobs) if not job.is_finished(runs_dir)]
+        if job.run_id not in ordered:
+            visit(job, ())
+    return list(ordered.values())
 
 
 def run_all(jobs: Sequence[Job], runs_dir: str | Path, log: Log) -> dict[str, RunRecord]:

@@ -197,7 +197,7 @@ def select_tasks(config: StudyConfig) -> list[Task]:
         ParameterError: an unknown name, or none at all.
     """
     known = tasks_of_source(config.glue)
-    names = {_plain(name): name for task in known.values() for name in (task.name,)}
+    names = {_plain(name): name for name in known}
     names |= {_plain(task.title): task.name for task in known.values()} | {"sts": "stsb", "sst": "sst2"}
     wanted: set[str] = set()
     for part in config.tasks.split(","):

@@ -105,11 +105,49 @@ def test_pretrain_notebook(architecture: str, small_arguments: list[str], tmp_pa
     assert f"{architecture}-50-" in str(record)
 
 
+FINETUNING = {
+    "max_position_embeddings": 66,
+    "max_length": 64,
+    "glue": "bundled",
+    "seeds": 1,
+    "max_train_examples": 64,
+    "finetune_epochs": 1,
+    "finetune_large_epochs": 1,
+    "random_baseline": True,
+}
+
+
+def test_finetune_notebook(small_arguments: list[str], tmp_path: Path) -> None:
+    """Pre-trains what it needs, fine-tunes on the diagnostic tasks, prints row, spread, curves and failed runs."""
+    out = tmp_path / "out.ipynb"
+    arguments = [*small_arguments, *(part for name, value in FINETUNING.items() for part in ("-p", name, str(value)))]
+    done = papermill("notebooks/03_finetune.ipynb", str(out), *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    for expected in (
+        "Diagnostic tasks of this project; they are not GLUE",
+        "random (3ML_self-40%)",
+        "Paired bootstrap",
+        "a line for the best run of each seed",
+        "Failed and collapsed runs",
+        "train 64 (subset)",
+        "predictions/word_order-",
+    ):
+        assert expected in text
+    assert len(list((tmp_path / "runs" / "finetune").glob("*/record.json"))) == 2 * 3
+    stopped = papermill("notebooks/03_finetune.ipynb", str(out), *small_arguments, "-p", "tasks", "word_oder")
+    assert stopped.returncode != 0
+    assert "ParameterError: unknown task 'word_oder': did you mean 'word_order'?" in stopped.stderr
+
+
 def test_cells_can_be_run_again(small: dict, tmp_path: Path) -> None:
     """In JupyterLab one edits the parameters and runs from the top; what later cells defined is not in the way."""
-    notebook = nbformat.read(PROJECT_ROOT / "notebooks" / "02_pretrain.ipynb", 4)
+    small = {**small, **FINETUNING}
+    notebook = nbformat.read(PROJECT_ROOT / "notebooks" / "03_finetune.ipynb", 4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     given = "\n".join(f"{name} = {value!r}" for name, value in {**small, "runs_dir": str(tmp_path)}.items())
+    pretraining = nbformat.read(PROJECT_ROOT / "notebooks" / "02_pretrain.ipynb", 4)
+    code += [cell for cell in pretraining.cells if cell.cell_type == "code"][2:]
     again = [nbformat.v4.new_code_cell(cell.source) for cell in (code[0], nbformat.v4.new_code_cell(given), code[1])]
     notebook.cells = [code[0], nbformat.v4.new_code_cell(given), *code[1:], *again]
     nbformat.write(notebook, tmp_path / "twice.ipynb")

@@ -47,6 +47,7 @@ def test_the_report_is_there() -> None:
         "00_cost_model.html",
         "01_prepare_data.html",
         "02_pretrain.html",
+        "03_finetune.html",
     }
 
 
@@ -97,8 +98,13 @@ def test_tables_and_figures_of_this_part() -> None:
         assert expected in run
 
 
+def records_of(stage: str) -> list[dict]:
+    records = map(json.loads, (REPORT / "results.jsonl").read_text().splitlines())
+    return [record for record in records if record["stage"] == stage]
+
+
 def test_records_behind_the_report() -> None:
-    records = [json.loads(line) for line in (REPORT / "results.jsonl").read_text().splitlines()]
+    records = records_of("pretrain")
     assert {record["parameters"]["architecture"] for record in records} == {"vanilla", "self", "cross"}
     assert len({record["metrics"]["eval_corruption"] for record in records}) == 1
     page = (REPORT / "02_pretrain.html").read_text(encoding="utf-8")
@@ -107,6 +113,24 @@ def test_records_behind_the_report() -> None:
         assert f"{record['metrics']['eval_perplexity_masked']:.1f}" in page
         share = record["metrics"]["eval_perplexity_masked"] / record["metrics"]["unigram_perplexity_masked"]
         assert share < 0.9, "the tiny preset has to leave the unigram plateau by at least 10%"
+
+
+def test_finetuning_behind_the_report() -> None:
+    """Every run and every bag of words of the page has its record, and the page says what it is not."""
+    page = (REPORT / "03_finetune.html").read_text(encoding="utf-8")
+    runs, baselines = records_of("finetune"), records_of("baseline")
+    assert {record["data"]["task"] for record in runs} == {"word_order", "next_sentence", "passage_relation"}
+    assert len(runs) == 3 * 3 and len(baselines) == 3
+    for record in (*runs, *baselines):
+        assert record["run_id"] in page and record["failure"] is None
+    for expected in (
+        "they are not GLUE",
+        "95% interval",
+        "Bag of words",
+        "Constant answer",
+        "Failed and collapsed runs",
+    ):
+        assert expected in page
 
 
 def notebook(path: Path, *cells) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
+import pickle
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import processors
 from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
@@ -35,10 +39,18 @@ from threeml_core.data.tokenizer import train_tokenizer
 from threeml_core.encoders import load_classifier, max_positions, open_encoder
 from threeml_core.errors import CheckpointError, ParameterError, StudyError
 from threeml_core.files import PROJECT_ROOT
-from threeml_core.finetune import export_predictions, finetune_glue, make_setting, plan_jobs, predict_split
+from threeml_core.finetune import (
+    Setting,
+    export_predictions,
+    finetune_glue,
+    load_tasks,
+    make_setting,
+    plan_jobs,
+    predict_split,
+)
 from threeml_core.metrics import compare, task_metrics
 from threeml_core.predictions import load_predictions, read_parquet
-from threeml_core.protocol import planned_runs, runs_of, task_result
+from threeml_core.protocol import GlueStudy, planned_runs, runs_of, task_result
 from threeml_core.results import load_records, read_metrics, read_record
 from threeml_core.tasks import GLUE_TASKS
 
@@ -106,6 +118,16 @@ def given(glue: Path, tmp_path: Path) -> dict[str, object]:
 
 def quiet(line: str) -> None:
     """No log."""
+
+
+def finetuned(config: StudyConfig, checkpoint: Path | str, log: Callable[[str], None] = quiet) -> GlueStudy:
+    """The whole study, as the command does it."""
+    data = load_tasks(config, log)
+    return finetune_glue(config, open_encoder(checkpoint), data, log)
+
+
+def setting_of(config: StudyConfig, checkpoint: Path | str) -> Setting:
+    return make_setting(config, open_encoder(checkpoint), load_tasks(config, quiet))
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------
@@ -241,19 +263,27 @@ def test_padding_does_not_change_the_logits(
 
 
 def test_segment_ids_reach_a_model_that_has_them(
-    tmp_path: Path, glue: Path, tokenizer: PreTrainedTokenizerFast
+    tmp_path: Path, encoders: dict[str, Path], glue: Path, tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """A BERT-like tokenizer marks the second text; ours marks nothing and hands nothing over."""
-    from tokenizers import processors
-
-    assert "token_type_ids" not in encoded_split(tmp_path, glue, "rte", tokenizer).batch(np.arange(2), 1)
-    marked = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, **tokenizer.special_tokens_map)
-    marked.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s>:0 $A:0 </s>:0", pair="<s>:0 $A:0 </s>:0 $B:1 </s>:1", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    batch = encoded_split(tmp_path, glue, "rte", marked).batch(np.arange(2), 1)
-    first_end = int(np.argmax(batch["input_ids"][0] == 2))
-    assert not batch["token_type_ids"][0, : first_end + 1].any() and batch["token_type_ids"][0, first_end + 1] == 1
+    """A BERT-like tokenizer marks the second text. BERT gets the marks; RoBERTa has one segment and gets none."""
+    for family, segments in (("bert", True), ("post", False)):
+        folder = tmp_path / family
+        shutil.copytree(encoders[family], folder)
+        marked = copy.deepcopy(tokenizer)
+        marked.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s>:0 $A:0 </s>:0", pair="<s>:0 $A:0 </s>:0 $B:1 </s>:1", special_tokens=[("<s>", 0), ("</s>", 2)]
+        )
+        marked.save_pretrained(folder)
+        encoder = open_encoder(folder)
+        assert encoder.segments == segments
+        data = load_task(GLUE_TASKS["rte"], make_config({"glue": str(glue)}))
+        split = encode_task(data, encoder.tokenizer, 32, tmp_path, encoder.segments).splits["train"]
+        batch = split.batch(np.arange(2), 1)
+        assert ("token_type_ids" in batch) == segments
+        if segments:
+            end = int(np.argmax(batch["input_ids"][0] == 2))
+            assert not batch["token_type_ids"][0, : end + 1].any() and batch["token_type_ids"][0, end + 1] == 1
+        load_classifier(folder, 2)(**{name: torch.from_numpy(value) for name, value in batch.items()})
 
 
 # -- the loop and the protocol ----------------------------------------------------------------------------------
@@ -276,7 +306,7 @@ def study(encoders: dict[str, Path], glue: Path, tmp_path_factory: pytest.TempPa
             "finetune_large_epochs": "10",
         }
     )
-    return config, finetune_glue(config, str(encoders["pre"]), quiet)
+    return config, finetuned(config, encoders["pre"])
 
 
 def test_it_learns_what_a_word_tells(study) -> None:
@@ -314,7 +344,9 @@ def test_records_hold_what_a_reader_needs(study) -> None:
     assert values["accuracy"] == record.metrics["accuracy"], "the record's number follows from the kept answers"
 
 
-def test_rte_starts_from_the_best_mnli_model_of_its_seed(study, encoders: dict[str, Path]) -> None:
+def test_rte_starts_from_the_best_mnli_model_of_its_seed(
+    study, encoders: dict[str, Path], tmp_path: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
     config, result = study
     folder = Path(config.runs_dir) / "finetune"
     best = {record.identity["seed"]: record.run_id for record in result.result("mnli").best}
@@ -324,24 +356,27 @@ def test_rte_starts_from_the_best_mnli_model_of_its_seed(study, encoders: dict[s
         for record in result.result(name).records:
             assert best[record.identity["seed"]] in record.identity["starts"] and len(record.identity["starts"]) == 2
     assert all(record.identity["starts"] == [] for record in result.result("cola").records)
-    # and those weights it is: the kept encoder is not the pre-trained one
-    model = load_classifier(folder / best[0] / "encoder", 2)
-    before = load_classifier(encoders["pre"], 2)
-    assert not torch.equal(*(m.base_model.embeddings.word_embeddings.weight for m in (model, before)))
+    # those weights it is: given as a checkpoint of its own, the kept encoder leads to the same run
+    start = tmp_path / "mnli"
+    shutil.copytree(folder / best[0] / "encoder", start)
+    tokenizer.save_pretrained(start)
+    alone = config.replace(tasks="rte", seeds=1, from_mnli=False, runs_dir=str(tmp_path))
+    assert finetuned(alone, start).runs[0].metrics == result.result("rte").records[0].metrics
+    assert finetuned(alone, encoders["pre"]).runs[0].metrics != result.result("rte").records[0].metrics
 
 
 def test_a_second_call_repeats_nothing(study, encoders: dict[str, Path]) -> None:
     config, result = study
     started = time.perf_counter()
     lines: list[str] = []
-    again = finetune_glue(config, str(encoders["pre"]), lines.append)
+    again = finetuned(config, encoders["pre"], lines.append)
     assert again.runs == result.runs
     assert "41 of 41 runs are finished" in "\n".join(lines) and time.perf_counter() - started < 60
 
 
 def test_the_same_run_elsewhere_gives_the_same_numbers(study, encoders: dict[str, Path], tmp_path: Path) -> None:
     config, result = study
-    other = finetune_glue(config.replace(runs_dir=str(tmp_path), tasks="cola", seeds=1), str(encoders["pre"]), quiet)
+    other = finetuned(config.replace(runs_dir=str(tmp_path), tasks="cola", seeds=1), encoders["pre"])
     assert other.runs[0].run_id == result.result("cola").records[0].run_id
     assert other.runs[0].metrics == result.result("cola").records[0].metrics
 
@@ -364,53 +399,63 @@ def test_predictions_can_be_recomputed_and_compared(study, tmp_path: Path) -> No
 
 def test_a_lost_encoder_is_made_again(given: dict, encoders: dict[str, Path]) -> None:
     config = make_config({**given, "tasks": "mnli", "seeds": 1})
-    finetune_glue(config, str(encoders["pre"]), quiet)
+    finetuned(config, encoders["pre"])
     folder = Path(config.runs_dir) / "finetune"
     assert not list(folder.glob("*/encoder")), "nothing starts from it in this study"
     before = {record.run_id: record for record in load_records(config.runs_dir, "finetune")}
+    written = {path: path.stat().st_mtime_ns for path in folder.glob("*/[!.]*.*")}
     lines: list[str] = []
-    result = finetune_glue(config.replace(tasks="mnli,rte"), str(encoders["pre"]), lines.append)
+    result = finetuned(config.replace(tasks="mnli,rte"), encoders["pre"], lines.append)
     assert "did not keep its encoder: it is fine-tuned again" in "\n".join(lines)
     best = result.result("mnli").best[0]
     assert before[best.run_id] == best and (folder / best.run_id / "encoder").is_dir()
-    assert read_record(folder / best.run_id, check_hashes=True) == best, "the run's own files stay true"
+    assert all(path.stat().st_mtime_ns == time_ns for path, time_ns in written.items()), "its own files stay untouched"
+    shutil.rmtree(folder / best.run_id / "encoder")
+    (folder / best.run_id / ".encoder.x.part").mkdir()  # as a kill in the middle of keeping it leaves
+    again = finetuned(config.replace(tasks="mnli,rte", finetune_epochs="1"), encoders["pre"])
+    assert again.result("rte").score is not None and not list(folder.rglob("*.part"))
 
 
 def test_diverged_runs_are_recorded_and_counted(given: dict, encoders: dict[str, Path]) -> None:
     config = make_config({**given, "tasks": "sst2", "finetune_learning_rates": "1e30,3e-3", "max_grad_norm": 0.0})
     lines: list[str] = []
-    result = finetune_glue(config, str(encoders["pre"]), lines.append).result("sst2")
+    result = finetuned(config, encoders["pre"], lines.append).result("sst2")
     assert len(result.records) == 4 and len(result.failed) == 2 and len(result.best) == 2
     assert {record.identity["learning_rate"] for record in result.best} == {3e-3}
     assert all("it diverged: " in record.failure and record.metrics == {} for record in result.failed)
     assert "failed: it diverged" in "\n".join(lines)
     again: list[str] = []
-    finetune_glue(config, str(encoders["pre"]), again.append)
+    finetuned(config, encoders["pre"], again.append)
     assert "5 of 5 runs are finished" in "\n".join(again), "a recorded failure is not tried again"
 
 
 def test_if_every_run_failed_there_is_no_score(given: dict, encoders: dict[str, Path]) -> None:
     """MNLI diverges everywhere, so RTE has nothing to start from; the other task is not touched."""
     config = make_config({**given, "tasks": "cola,rte", "finetune_large_learning_rates": "1e30", "seeds": 1})
-    result = finetune_glue(config, str(encoders["pre"]), quiet)
+    result = finetuned(config, encoders["pre"])
     assert result.result("rte").score is None and result.average is None
     assert "all runs it could start from failed (mnli-s0-" in result.result("rte").failed[0].failure
     assert result.result("cola").score is not None and result.starts[0].score is None
 
 
-def test_constant_answers_are_counted_as_collapsed(given: dict, encoders: dict[str, Path]) -> None:
-    config = make_config({**given, "tasks": "cola", "finetune_learning_rates": "1e-9", "seeds": 1})
-    result = finetune_glue(config, str(encoders["pre"]), quiet).result("cola")
-    if result.collapsed:
-        assert result.score == 0 and result.records[0].metrics["undefined"] == ["mcc"]
-    else:
-        assert result.records[0].metrics["undefined"] == []
+def test_constant_answers_are_counted_as_collapsed(given: dict, encoders: dict[str, Path], tmp_path: Path) -> None:
+    """One class in training: the model learns to give it everywhere, and MCC is undefined."""
+    folder = write_glue(tmp_path / "one_class")
+    path = folder / "CoLA" / "train.tsv"
+    path.write_text("".join(f"{line}\n" for line in path.read_text().splitlines() if "\t1\t" in line))
+    config = make_config({**given, "glue": str(folder), "tasks": "cola", "seeds": 1, "finetune_epochs": "8"})
+    lines: list[str] = []
+    study = finetuned(config, encoders["pre"], lines.append)
+    result = study.result("cola")
+    assert result.collapsed == list(result.records) and result.undefined == ["mcc"]
+    assert result.score == 0 and (result.low, result.high) == (0, 0) and study.average == 0
+    assert "mcc is undefined and counts as 0" in "\n".join(lines)
 
 
 def test_select_best_keeps_the_best_epoch(given: dict, encoders: dict[str, Path]) -> None:
     given = {**given, "tasks": "sst2", "seeds": 1, "finetune_epochs": "6", "finetune_learning_rates": "2e-2"}
-    best = finetune_glue(make_config({**given, "finetune_select": "best"}), str(encoders["pre"]), quiet)
-    last = finetune_glue(make_config(given), str(encoders["pre"]), quiet)
+    best = finetuned(make_config({**given, "finetune_select": "best"}), encoders["pre"])
+    last = finetuned(make_config(given), encoders["pre"])
     lines = read_metrics(best.runs[0].folder(given["runs_dir"]) / "metrics.jsonl")
     assert best.runs[0].metrics["score"] == max(line["score"] for line in lines)
     assert last.runs[0].metrics["score"] == lines[-1]["score"]
@@ -420,8 +465,8 @@ def test_select_best_keeps_the_best_epoch(given: dict, encoders: dict[str, Path]
 def test_fixed_padding_gives_the_same_answers(given: dict, encoders: dict[str, Path]) -> None:
     """The run_glue recipe differs in padding only: the same steps, the same scores, another run id."""
     given = {**given, "tasks": "rte", "from_mnli": False, "seeds": 1}
-    plain = finetune_glue(make_config(given), str(encoders["pre"]), quiet).runs[0]
-    padded = finetune_glue(make_config({**given, "pad_to_max_length": True}), str(encoders["pre"]), quiet).runs[0]
+    plain = finetuned(make_config(given), encoders["pre"]).runs[0]
+    padded = finetuned(make_config({**given, "pad_to_max_length": True}), encoders["pre"]).runs[0]
     assert padded.run_id != plain.run_id and padded.timing["padding_share"] > plain.timing["padding_share"]
     assert padded.metrics["train_loss"] == pytest.approx(plain.metrics["train_loss"], rel=1e-4)
     assert padded.metrics["score"] == plain.metrics["score"]
@@ -432,19 +477,30 @@ def test_random_keeps_the_geometry_and_draws_the_weights(given: dict, encoders: 
     assert encoder.is_random and encoder.positions == 64
     assert encoder.fingerprint != open_encoder(str(encoders["post"])).fingerprint
     config = make_config({**given, "tasks": "sst2", "seeds": 1})
-    assert finetune_glue(config, f"random:{encoders['post']}", quiet).name == "random (post)"
+    assert finetuned(config, f"random:{encoders['post']}").name == "random (post)"
+
+    def weights(is_random: bool, seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return load_classifier(encoders["post"], 2, is_random).base_model.embeddings.word_embeddings.weight
+
+    assert torch.equal(weights(False, 0), weights(False, 1)) and torch.equal(weights(True, 0), weights(True, 0))
+    assert not torch.equal(weights(True, 0), weights(False, 0))
+    assert not torch.equal(weights(True, 0), weights(True, 1))
+    assert weights(True, 0).dtype == torch.float32
+    with pytest.raises(ParameterError, match="is random already: leave random_baseline out"):
+        make_config({"checkpoint": "random:x", "random_baseline": True})
 
 
 @pytest.mark.parametrize("family", ["post", "bert"])
 def test_other_encoders(family: str, given: dict, encoders: dict[str, Path]) -> None:
     config = make_config({**given, "tasks": "sst2,rte", "from_mnli": False, "seeds": 1})
-    study = finetune_glue(config, str(encoders[family]), quiet)
+    study = finetuned(config, encoders[family])
     assert study.average is not None and study.name == family and study.architecture is None
 
 
 def test_answers_are_in_the_order_of_the_examples(given: dict, encoders: dict[str, Path]) -> None:
     """Bucketing sorts; the logits come back where they belong: equal to the plain Hugging Face way, row by row."""
-    setting = make_setting(make_config({**given, "tasks": "mrpc", "from_mnli": False}), str(encoders["post"]), quiet)
+    setting = setting_of(make_config({**given, "tasks": "mrpc", "from_mnli": False}), encoders["post"])
     torch.manual_seed(0)
     model = load_classifier(encoders["post"], 2).eval()
     found = predict_split(setting, model, setting.encoded["mrpc"].splits["validation"], 2)
@@ -459,6 +515,10 @@ def test_answers_are_in_the_order_of_the_examples(given: dict, encoders: dict[st
 # -- bad checkpoints --------------------------------------------------------------------------------------------
 
 
+def edit_json(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
 def refused(checkpoint: str | Path) -> str:
     with pytest.raises(StudyError) as caught:
         open_encoder(str(checkpoint))
@@ -468,27 +528,35 @@ def refused(checkpoint: str | Path) -> str:
 
 def test_bad_checkpoints(encoders: dict[str, Path], tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
     good = encoders["pre"]
-    copy = tmp_path / "copy"
-    shutil.copytree(good, copy)
-    (copy / "model.safetensors").unlink()
-    assert "cannot be loaded for classification" in refused(copy) and "safetensors" in refused(copy)
-    shutil.copy(good / "model.safetensors", copy)
-    shutil.copy(encoders["bert"] / "model.safetensors", copy)
-    assert "its weights have other shapes than its config.json" in refused(copy)
+    spoilt = tmp_path / "copy"
+    shutil.copytree(good, spoilt)
+    (spoilt / "model.safetensors").unlink()
+    assert "cannot be loaded for classification" in refused(spoilt) and "safetensors" in refused(spoilt)
+    shutil.copy(good / "model.safetensors", spoilt)
+    shutil.copy(encoders["bert"] / "model.safetensors", spoilt)
+    assert "its weights have other shapes than its config.json" in refused(spoilt)
     weights = load_file(good / "model.safetensors")
-    save_file({k: v for k, v in weights.items() if "query" not in k}, copy / "model.safetensors", {"format": "pt"})
-    assert "4 of the encoder's weights are missing, such as " in refused(copy)
-    (copy / "model.safetensors").write_bytes((good / "model.safetensors").read_bytes()[:-100])
-    assert "cannot be loaded for classification" in refused(copy)
-    shutil.copy(good / "model.safetensors", copy)
+    save_file({k: v for k, v in weights.items() if "query" not in k}, spoilt / "model.safetensors", {"format": "pt"})
+    assert "4 of the encoder's weights are missing, such as " in refused(spoilt)
+    (spoilt / "model.safetensors").write_bytes((good / "model.safetensors").read_bytes()[:-100])
+    assert "cannot be loaded for classification" in refused(spoilt)
+    shutil.copy(good / "model.safetensors", spoilt)
     train_tokenizer(["The cat dog bird sees the house again and went away to the river " * 9], 340).save_pretrained(
-        copy
+        spoilt
     )
-    assert "its tokenizer has" in refused(copy) and "belong to different models" in refused(copy)
+    assert "does not fit its weights" in refused(spoilt) and "put the right tokenizer files" in refused(spoilt)
+    shutil.rmtree(spoilt)
+    shutil.copytree(good, spoilt)
+    edit_json(spoilt / "tokenizer_config.json", pad_token="<unk>")
+    assert "padding 3) does not fit its weights (" in refused(spoilt)
+    for file in spoilt.glob("tokenizer*"):
+        file.unlink()
+    assert f"checkpoint {spoilt}: no tokenizer in it" in refused(spoilt)
     assert "no config.json in it" in refused(tmp_path)
     assert "/absent: no such folder" in refused(tmp_path / "absent")
-    assert "expected random:<folder or hub name>" in refused("random:")
-    assert "cannot be loaded" in refused("no-such/hub-name")
+    assert "expected a folder, a hub name, or random:<either>" in refused("random:")
+    assert "no such folder, and the hub did not give it" in refused("no-such/hub-name")
+    assert "checkpoint runs/pretrain/typo/encoder: no such folder" in refused("runs/pretrain/typo/encoder")
     (tmp_path / "run" / "encoder").mkdir(parents=True)
     (tmp_path / "run" / "encoder" / "config.json").write_text("{}")
     assert f"is a run folder: its encoder is {tmp_path / 'run' / 'encoder'}" in refused(tmp_path / "run")
@@ -503,9 +571,9 @@ def test_the_whole_pretraining_model_is_refused(config: StudyConfig) -> None:
     assert "cannot be loaded for classification" in refused(folder / "model")
     assert f"its encoder is {folder / 'encoder'}" in refused(folder)
     encoder = open_encoder(str(folder / "encoder"))
-    assert encoder.positions == config.sequence_length
-    with pytest.raises(ParameterError, match="max_length=128: the encoder .* takes at most 32 tokens"):
-        make_setting(config.replace(glue="bundled", max_length=128), str(folder / "encoder"), quiet)
+    assert encoder.positions == config.max_position_embeddings - 2 == 128
+    with pytest.raises(ParameterError, match="max_length=129: the encoder .* takes at most 128 tokens"):
+        setting_of(config.replace(glue="bundled", max_length=129, checkpoint="x"), folder / "encoder")
 
 
 def test_positions_of_the_families(encoders: dict[str, Path]) -> None:
@@ -524,7 +592,7 @@ def test_nothing_starts_on_bad_input(given: dict, encoders: dict[str, Path], glu
     shutil.copytree(glue, bad)
     (bad / "RTE" / "dev.tsv").write_text(HEADERS["RTE"] + "\n0\ta\tb\tmaybe\n")
     with pytest.raises(StudyError, match="RTE/dev.tsv, line 2: unknown label 'maybe'"):
-        finetune_glue(make_config({**given, "glue": str(bad)}), str(encoders["pre"]), quiet)
+        finetuned(make_config({**given, "glue": str(bad)}), encoders["pre"])
     assert not (Path(str(given["runs_dir"])) / "finetune").exists()
 
 
@@ -540,7 +608,12 @@ def test_the_command(given: dict, encoders: dict[str, Path]) -> None:
     given = {**given, "tasks": "cola,mrpc", "from_mnli": False, "seeds": 1, "checkpoint": str(encoders["pre"])}
     done = subprocess.run(command(given), cwd=PROJECT_ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for expected in ("CoLA: mcc ", "MRPC: f1 ", "predictions: ", "note: CoLA: a subset, not the full task"):
+    for expected in (
+        "CoLA (subset): mcc ",
+        "MRPC (subset): f1 ",
+        "predictions: ",
+        "note: CoLA: a subset, not",
+    ):
         assert expected in done.stdout
     failed = subprocess.run(command(given, "-p", "tasks", "colla"), cwd=PROJECT_ROOT, capture_output=True, text=True)
     assert failed.returncode == 2 and failed.stderr == (
@@ -562,7 +635,7 @@ def test_a_killed_study_goes_on(given: dict, encoders: dict[str, Path]) -> None:
     runs_dir = str(given["runs_dir"])
     before = {record.run_id: record.environment["finished"] for record in load_records(runs_dir, "finetune")}
     assert before
-    study = finetune_glue(make_config(given), str(encoders["pre"]), quiet)
+    study = finetuned(make_config(given), encoders["pre"])
     assert len(study.runs) == 2 + 2 + 4
     after = {record.run_id: record for record in load_records(runs_dir, "finetune")}
     assert all(after[run].environment["finished"] == finished for run, finished in before.items())
@@ -586,12 +659,14 @@ def test_results_follow_from_the_records_alone(study) -> None:
 
 
 def test_jobs_carry_the_edge(given: dict, encoders: dict[str, Path]) -> None:
-    setting = make_setting(make_config(given), str(encoders["pre"]), quiet)
+    setting = setting_of(make_config(given), encoders["pre"])
     jobs = plan_jobs(setting)
     mnli = {job.run_id for job in jobs["mnli"]}
     for name, of_task in jobs.items():
         for job in of_task:
             assert (set(job.needs) <= mnli and len(job.needs) == 2) == (name in ("rte", "stsb", "mrpc")), name
+    again = pickle.loads(pickle.dumps(jobs["rte"][0]))
+    assert again.run_id == jobs["rte"][0].run_id and again.work.args[0].config == setting.config
     assert json.dumps(setting.identity(runs_of(GLUE_TASKS["rte"], setting.config)[0], ["x"]))
 
 

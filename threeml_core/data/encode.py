@@ -59,7 +59,7 @@ class EncodedSplit:
         Returns:
             `input_ids` and the others, each (B, longest).
         """
-        lengths = self.lengths[index]
+        lengths = self.offsets[index + 1] - self.offsets[index]
         width = max(int(lengths.max()), pad_to or 0)
         used = np.arange(width) < lengths[:, None]
         tokens = np.concatenate([np.arange(self.offsets[i], self.offsets[i + 1]) for i in index])
@@ -81,7 +81,9 @@ class EncodedTask:
     splits: dict[str, EncodedSplit]
 
 
-def encode_task(data: TaskData, tokenizer: PreTrainedTokenizerFast, max_length: int, cache: Path) -> EncodedTask:
+def encode_task(
+    data: TaskData, tokenizer: PreTrainedTokenizerFast, max_length: int, cache: Path, segments: bool = False
+) -> EncodedTask:
     """Tokenise all splits of a task, or open them if that was done before with the same text and tokenizer.
 
     Args:
@@ -89,6 +91,7 @@ def encode_task(data: TaskData, tokenizer: PreTrainedTokenizerFast, max_length: 
         tokenizer: of the encoder.
         max_length: tokens, special tokens included; of a pair the longer text is cut first.
         cache: folder for the token ids.
+        segments: keep the tokenizer's segment ids; for a model that tells the two texts of a pair apart by them.
 
     Raises:
         DamagedFileError: the cached files cannot be read.
@@ -98,13 +101,14 @@ def encode_task(data: TaskData, tokenizer: PreTrainedTokenizerFast, max_length: 
         "text": data.fingerprint(),
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "max_length": max_length,
+        "segments": segments,
     }
     folder = cache / f"{data.task.name}-{fingerprint(identity)}"
     with exclusive(cache / f".{folder.name}.lock", f"the data folder {folder}", wait=True):
         if not folder.exists():
             with atomic_folder(folder) as temporary:
                 for name, split in data.splits.items():
-                    _encode(split, tokenizer, max_length, temporary / name)
+                    _encode(split, tokenizer, max_length, segments, temporary / name)
                 write_json(temporary / "meta.json", {**identity, "task": data.task.name})
     try:
         json.loads((folder / "meta.json").read_text(encoding="utf-8"))
@@ -120,23 +124,23 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
     """Of its vocabulary, merges and templates."""
     tokenizer.backend_tokenizer.no_truncation()  # a setting left by an earlier call is not part of it
     tokenizer.backend_tokenizer.no_padding()
-    return fingerprint([tokenizer.backend_tokenizer.to_str(), sorted(tokenizer.special_tokens_map.items())], 32)
+    names = sorted(tokenizer.special_tokens_map.items())
+    return fingerprint([tokenizer.backend_tokenizer.to_str(), names, tokenizer.truncation_side], 32)
 
 
-def _encode(split: Split, tokenizer: PreTrainedTokenizerFast, max_length: int, folder: Path) -> None:
+def _encode(split: Split, tokenizer: PreTrainedTokenizerFast, max_length: int, segments: bool, folder: Path) -> None:
     folder.mkdir()
     ids: list[np.ndarray] = []
     type_ids: list[np.ndarray] = []
     lengths: list[int] = []
     for start in range(0, len(split), _ROWS_AT_ONCE):
         columns = [list(column) for column in zip(*split.texts[start : start + _ROWS_AT_ONCE], strict=True)]
-        # the tokenizer's own limit would warn; max_length is ours
         encoded = tokenizer(*columns, truncation=True, max_length=max_length, return_token_type_ids=True)
         lengths += [len(row) for row in encoded["input_ids"]]
         ids.append(np.concatenate([np.array(row, np.int32) for row in encoded["input_ids"]]))
         type_ids.append(np.concatenate([np.array(row, np.int8) for row in encoded["token_type_ids"]]))
     np.save(folder / "ids.npy", np.concatenate(ids))
-    if any(part.any() for part in type_ids):
+    if segments and any(part.any() for part in type_ids):
         np.save(folder / "type_ids.npy", np.concatenate(type_ids))
     np.save(folder / "offsets.npy", np.concatenate([[0], np.cumsum(lengths)]))
     np.save(folder / "labels.npy", split.labels)

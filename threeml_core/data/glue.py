@@ -272,7 +272,11 @@ def _from_columns(
             f"{where}: no column {', '.join(map(repr, missing))} (there is: {', '.join(there)}); "
             f"expected the layout of {HUB_DATASET}"
         )
-    texts = [tuple(str(text).strip() for text in row) for row in zip(*map(column, columns), strict=True)]
+    texts: list[tuple[str, ...]] = []
+    for number, row in enumerate(zip(*map(column, columns), strict=True), 1):
+        if not all(isinstance(text, str) for text in row):
+            raise CorpusError(f"{where}, row {number}: a text is missing; drop such rows")
+        texts.append(tuple(text.strip() for text in row))
     expected = task.hub_labels or task.labels
     if names and set(names) != set(expected):
         raise CorpusError(f"{where}: its labels are {', '.join(names)}; {task.title} has {', '.join(expected)}")
@@ -280,7 +284,7 @@ def _from_columns(
     ids = {i: expected.index(name) for i, name in enumerate(names or expected)}
     labels = []
     for number, value in enumerate(column("label"), 1):
-        if task.labels and value not in ids or task.is_regression and not 0 <= value <= 5:
+        if value not in ids if task.labels else value is None or not 0 <= value <= 5:
             known = ", ".join(f"{i} ({name})" for i, name in enumerate(names or expected)) or "numbers from 0 to 5"
             raise CorpusError(f"{where}, row {number}: unknown label {value}; {task.title} has {known}")
         labels.append(ids[value] if task.labels else value)

@@ -25,8 +25,8 @@ from threeml_core.results import RunRecord, read_metrics
 INK = "#010203"
 """Stands for the text colour of the page; replaced by `currentColor` in the SVG."""
 
-COLORS = {"vanilla": "#2f8fd8", "self": "#e0701a", "cross": "#1a9e77", "reference": "#888888"}
-"""Okabe and Ito's blue, vermilion and green, shifted until they read on white and on near-black."""
+COLORS = {"vanilla": "#2f8fd8", "self": "#e0701a", "cross": "#1a9e77", "other": "#b5559d", "reference": "#888888"}
+"""Okabe and Ito's blue, vermilion, green and purple, shifted until they read on white and on near-black."""
 
 STYLES = {"vanilla": ":", "self": "-", "cross": "--"}
 MARKERS = {"vanilla": "s", "self": "o", "cross": "D"}
@@ -184,7 +184,9 @@ def plot_token_frequencies(counts: Sequence[int] | np.ndarray) -> Figure:
 def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
     """Score on the validation set after each epoch, of the best run of each seed, a panel for each task."""
     results = [result for result in study.results if result.best]
-    color = COLORS[study.architecture or "reference"]
+    if not results:
+        return _nothing(study)
+    color = COLORS[study.architecture or "other"]
     ends = []
     with matplotlib.rc_context(_RC):
         figure, axes = _panels(len(results))
@@ -195,7 +197,7 @@ def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
                 axis.plot(epochs, scores, color=color, marker="o", markersize=4, linewidth=1.5, alpha=0.8)
             assert result.chance is not None and result.score is not None
             axis.axhline(100 * result.chance, color=COLORS["reference"], linestyle="-.", label="constant answer")
-            axis.set(xlabel="epoch", ylabel="score", title=result.task.title)
+            axis.set(xlabel="epoch", ylabel="score", title=result.title)
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
             ends.append(f"{result.task.title} {100 * result.score:.1f} (constant answer {100 * result.chance:.1f})")
         axes[0].legend(fontsize=9)
@@ -209,7 +211,9 @@ def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
 def plot_spread(study: GlueStudy) -> Figure:
     """Every run's score, and the best of each seed, task by task: what choosing from the grid does."""
     results = [result for result in study.results if result.best]
-    color = COLORS[study.architecture or "reference"]
+    if not results:
+        return _nothing(study)
+    color = COLORS[study.architecture or "other"]
     with matplotlib.rc_context(_RC):
         figure, (axis,) = _axes(height=0.6 + 0.45 * len(results))
         for row, result in enumerate(results):
@@ -219,7 +223,7 @@ def plot_spread(study: GlueStudy) -> Figure:
             axis.scatter(best, [row] * len(best), color=color, s=34, label="best of a seed", zorder=3)
             assert result.chance is not None
             axis.scatter([100 * result.chance], [row], color=INK, marker="|", s=160, label="constant answer", zorder=4)
-        axis.set_yticks(range(len(results)), [result.task.title for result in results])
+        axis.set_yticks(range(len(results)), [result.title for result in results])
         axis.set(xlabel="score", ylim=(len(results) - 0.5, -0.5))
         handles, labels = axis.get_legend_handles_labels()
         axis.legend(handles[:3], labels[:3], fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
@@ -232,6 +236,14 @@ def plot_spread(study: GlueStudy) -> Figure:
         f"{study.name}: a dot for each run, a coloured one for the best run of each seed, a bar for the best constant "
         f"answer. Best of a seed: {spreads}.",
     )
+
+
+def _nothing(study: GlueStudy) -> Figure:
+    with matplotlib.rc_context(_RC):
+        figure, (axis,) = _axes(height=1)
+        axis.text(0.5, 0.5, "no task has a result", ha="center", va="center", color=INK)
+        axis.set_axis_off()
+    return Figure(figure, f"{study.name}: no run of any task ended, so there is nothing to draw.")
 
 
 def _panels(count: int) -> tuple[MatplotlibFigure, list[Any]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from threeml_core.config import GRID_PARAMETERS, StudyConfig
+from threeml_core.config import FINETUNE_PARAMETERS, GRID_PARAMETERS, StudyConfig
 from threeml_core.metrics import compare, weighted_accuracy
 from threeml_core.paper import printed_values
 from threeml_core.protocol import GlueStudy, TaskResult, planned_tasks, runs_of, start_of
-from threeml_core.reporting.tables import Table
+from threeml_core.reporting.tables import Table, parameter_table
 from threeml_core.results import RunRecord
 from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks, tasks_of_source
 
@@ -54,15 +54,21 @@ def finetune_plan(config: StudyConfig) -> Table:
 def _cells(result: TaskResult) -> str:
     if result.score is None:
         return "failed"
+    marks = ["subset"] if result.is_subset else []
+    if len(result.best) < result.seeds:
+        marks.append(f"{len(result.best)} of {result.seeds} seeds")
+    if result.undefined:
+        marks.append("undefined, counted as 0")
     text = "/".join(_percent(result.metrics[key]) for key in result.task.metric_keys)
-    return text + (" (subset)" if result.is_subset else "")
+    return f"{text} ({', '.join(marks)})" if marks else text
 
 
 def glue_table(studies: Sequence[GlueStudy]) -> Table:
     """Our row of Table 3 for each study, and beneath it the paper's rows for the same architecture.
 
     Cells are medians over seeds of the best of the grid, times 100, in the paper's order of metrics. A task whose
-    examples are not the full official ones is marked as a subset, and so is an average that holds one.
+    examples are not the full official ones is marked as a subset, and so is an average that holds one; seeds without
+    a result are counted in the cell.
     """
     tasks = [result.task for result in studies[0].results]
     rows = []
@@ -103,20 +109,20 @@ def _paper_rows(tasks: Iterable[Task], architecture: str | None) -> list[dict[st
 def protocol_table(study: GlueStudy) -> Table:
     """What stands behind each cell: interval, spread over seeds, chance, word counts, failed and collapsed runs."""
     rows = []
-    for result in (*study.results, *study.starts):
+    for result in study.all_results:
         scores = result.seed_scores
         interval = MISSING
         if result.low is not None and result.high is not None:
             interval = f"{100 * result.low:.1f} to {100 * result.high:.1f}"
         rows.append(
             {
-                "Task": result.task.title,
+                "Task": result.title,
                 "Score": _percent(result.score),
                 "95% interval": interval,
-                "Seeds": f"{len(scores)}",
+                "Seeds": f"{len(scores)} of {result.seeds}",
                 "Spread over seeds": f"{100 * min(scores):.1f} to {100 * max(scores):.1f}" if scores else MISSING,
                 "Constant answer": _percent(result.chance),
-                "Bag of words": _percent(result.bag_of_words),
+                "Bag of words": _percent(result.baseline.metrics["score"]),
                 "Verdict": _verdict(result),
                 "Runs": f"{len(result.records)}",
                 "Failed": f"{len(result.failed)}",
@@ -138,7 +144,7 @@ def _verdict(result: TaskResult) -> str:
 def example_table(study: GlueStudy) -> Table:
     """Where the examples of each task came from, how many there are, and which are subsets."""
     rows = []
-    for result in (*study.results, *study.starts):
+    for result in study.all_results:
         data = result.records[0].data
         for split, about in data["splits"].items():
             rows.append(
@@ -149,7 +155,7 @@ def example_table(study: GlueStudy) -> Table:
                     "Examples": f"{about['examples']:,}",
                     "Official": "subset" if about["is_subset"] else "all" if result.task.official_sizes else MISSING,
                     "Rows left out": f"{about['skipped_rows']}",
-                    "Cut at max_length": f"{data['share_at_max_length']:.1%}" if split == "train" else "",
+                    "At max_length": f"{data['share_at_max_length']:.1%}" if split == "train" else "",
                 }
             )
     return Table(rows, "Examples")
@@ -158,7 +164,8 @@ def example_table(study: GlueStudy) -> Table:
 def ablation_table(study: GlueStudy) -> Table:
     """The columns of the paper's ablations: accuracies, MNLI weighted by the sizes of its two sets.
 
-    Source: section 3.1 and Table 2. Tasks that were not run show as not run.
+    Source: section 3.1 and Table 2. The runs are those of the protocol: QQP's are best by the mean of F1 and accuracy.
+    Tasks that were not run show as not run.
     """
     if not any(result.task.name in ABLATION_TASKS for result in study.results):
         row = {"Model": study.name, "Ablation mode": "not run: it needs MNLI, QNLI and QQP"}
@@ -176,7 +183,8 @@ def ablation_table(study: GlueStudy) -> Table:
         values.append(value)
         row[f"{title} (acc.)"] = _percent(value) + (" (subset)" if result.is_subset else "")
     complete = len(values) == len(ABLATION_TASKS)
-    row["Average"] = _percent(sum(values) / len(values)) if complete else MISSING
+    subset = " (subset)" if any(result.is_subset for result in results.values()) else ""
+    row["Average"] = _percent(sum(values) / len(values)) + subset if complete else MISSING
     return Table([row], "Ablation mode: accuracies, MNLI weighted over matched and mismatched")
 
 
@@ -187,7 +195,7 @@ def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy]) -> Table
         results = {result.task.name: result for result in second.results}
         for result in first.results:
             other = results.get(result.task.name)
-            row = {"Task": result.task.title, "Model": first.name, "Score": _percent(result.score)}
+            row = {"Task": result.title, "Model": first.name, "Score": _percent(result.score)}
             row |= {"Other model": second.name, "Its score": _percent(other.score if other else None)}
             if other is None or not result.answers or not other.answers:
                 rows.append({**row, "Better": "not run" if other is None else "no result"})
@@ -206,32 +214,45 @@ def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy]) -> Table
     return Table(rows, "Paired bootstrap over seeds and validation examples")
 
 
-def failed_table(study: GlueStudy) -> Table:
+def failed_table(studies: Sequence[GlueStudy]) -> Table:
     """Runs that diverged, and runs that answer everything alike; one row says so if there are none."""
     rows = []
-    for result in (*study.results, *study.starts):
-        for outcome, records in (("failed", result.failed), ("collapsed", result.collapsed)):
-            for record in records:
-                reason = record.failure or "one answer for every example"
-                rows.append({"Run": record.run_id, **_point(record), "Outcome": outcome, "Reason": reason})
+    for study in studies:
+        for result in study.all_results:
+            for outcome, records in (("failed", result.failed), ("collapsed", result.collapsed)):
+                for record in records:
+                    reason = record.failure or "one answer for every example"
+                    row = {"Model": study.name, "Run": record.run_id, **_point(record)}
+                    rows.append({**row, "Outcome": outcome, "Reason": reason})
     if not rows:
-        rows = [{"Run": "none", "Outcome": f"all {len(study.runs)} runs ended, none with one answer for everything"}]
+        count = sum(len(study.runs) for study in studies)
+        rows = [{"Run": "none", "Outcome": f"all {count} runs ended, none with one answer for everything"}]
     return Table(rows, "Failed and collapsed runs", folded=len(rows) > 20)
 
 
 def runs_table(study: GlueStudy) -> Table:
-    """Every run with its point of the grid and its score; the best of each seed is marked."""
-    best = {record.run_id for result in (*study.results, *study.starts) for record in result.best}
-    rows = [
-        {
-            "Run": ("→ " if record.run_id in best else "") + record.run_id,
-            **_point(record),
-            "Score": MISSING if record.failure else f"{100 * record.metrics['score']:.1f}",
-            "Sequences/s": MISSING if record.failure else f"{record.timing['sequences_per_second']:,.0f}",
-        }
-        for record in study.runs
-    ]
-    return Table(rows, f"All {len(rows)} runs; → best of its seed", folded=True)
+    """Every run with its point of the grid and its score, the bag of words first; the best of each seed is marked."""
+    rows = []
+    for result in study.all_results:
+        rows.append(
+            {"Run": result.baseline.run_id, "Task": result.task.name, "Score": _percent(_score(result.baseline))}
+        )
+        best = {record.run_id for record in result.best}
+        for record in result.records:
+            speed = MISSING if record.failure else f"{record.timing['sequences_per_second']:,.0f}"
+            name = ("→ " if record.run_id in best else "") + record.run_id
+            rows.append({"Run": name, **_point(record), "Score": _percent(_score(record)), "Sequences/s": speed})
+    return Table(rows, f"{study.name}: all {len(study.runs)} runs; → best of its seed", folded=True)
+
+
+def _score(record: RunRecord) -> float | None:
+    return None if record.failure else record.metrics["score"]
+
+
+def finetune_parameter_table(config: StudyConfig) -> Table:
+    """Every parameter that decides a fine-tuning study, with its value and where it came from."""
+    shared = ("seed", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "device", "bf16")
+    return parameter_table(config, (*FINETUNE_PARAMETERS, *shared))
 
 
 def _point(record: RunRecord) -> dict[str, str]:
