@@ -57,6 +57,7 @@ def small(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
         "decoder_num_attention_heads": 1,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": 34,
         "initialization": "scaled",
         "layer_norm": "pre",
         "learning_rate": 4e-3,

@@ -147,7 +147,8 @@ def test_cells_can_be_run_again(small: dict, tmp_path: Path) -> None:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     given = "\n".join(f"{name} = {value!r}" for name, value in {**small, "runs_dir": str(tmp_path)}.items())
     pretraining = nbformat.read(PROJECT_ROOT / "notebooks" / "02_pretrain.ipynb", 4)
-    code += [cell for cell in pretraining.cells if cell.cell_type == "code"][2:]
+    more = [cell for cell in pretraining.cells if cell.cell_type == "code"][2:]
+    code += [nbformat.v4.new_code_cell(cell.source) for cell in more]
     again = [nbformat.v4.new_code_cell(cell.source) for cell in (code[0], nbformat.v4.new_code_cell(given), code[1])]
     notebook.cells = [code[0], nbformat.v4.new_code_cell(given), *code[1:], *again]
     nbformat.write(notebook, tmp_path / "twice.ipynb")

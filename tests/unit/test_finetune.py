@@ -571,9 +571,9 @@ def test_the_whole_pretraining_model_is_refused(config: StudyConfig) -> None:
     assert "cannot be loaded for classification" in refused(folder / "model")
     assert f"its encoder is {folder / 'encoder'}" in refused(folder)
     encoder = open_encoder(str(folder / "encoder"))
-    assert encoder.positions == config.max_position_embeddings - 2 == 128
-    with pytest.raises(ParameterError, match="max_length=129: the encoder .* takes at most 128 tokens"):
-        setting_of(config.replace(glue="bundled", max_length=129, checkpoint="x"), folder / "encoder")
+    assert encoder.positions == config.max_position_embeddings - 2 == 32
+    with pytest.raises(ParameterError, match="max_length=33: the encoder .* takes at most 32 tokens"):
+        setting_of(config.replace(glue="bundled", max_length=33, checkpoint="x"), folder / "encoder")
 
 
 def test_positions_of_the_families(encoders: dict[str, Path]) -> None:

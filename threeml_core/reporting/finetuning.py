@@ -46,9 +46,9 @@ def finetune_plan(config: StudyConfig) -> Table:
                 "Runs": f"{runs}",
             }
         )
-    trials = "whole grid" if config.trials is None else f"{config.trials} points of the grid"
+    trials = "the whole grid" if config.trials is None else f"{config.trials} points of the grid"
     rows.append({"Task": "all", "Runs": f"{total}"})
-    return Table(rows, f"Plan: {trials} with {config.seeds} seeds a task")
+    return Table(rows, f"Plan: {trials}, seeds a task: {config.seeds}")
 
 
 def _cells(result: TaskResult) -> str:
