@@ -135,7 +135,7 @@ def test_finetune_notebook(small_arguments: list[str], tmp_path: Path) -> None:
     ):
         assert expected in text
     assert len(list((tmp_path / "runs" / "finetune").glob("*/record.json"))) == 2 * 3
-    stopped = papermill("notebooks/03_finetune.ipynb", str(out), *small_arguments, "-p", "tasks", "word_oder")
+    stopped = papermill("notebooks/03_finetune.ipynb", str(out), *arguments, "-p", "tasks", "word_oder")
     assert stopped.returncode != 0
     assert "ParameterError: unknown task 'word_oder': did you mean 'word_order'?" in stopped.stderr
 
