@@ -66,7 +66,9 @@ class StudyConfig:
     hidden_size: int = parameter(1024, "d_en: encoder width")
     num_attention_heads: int = parameter(16, "encoder attention heads")
     intermediate_size: Optional[int] = parameter(None, "encoder FFN width; None: 4 x hidden_size")
-    max_position_embeddings: Optional[int] = parameter(None, "rows of both position tables; None: n + 2")
+    max_position_embeddings: Optional[int] = parameter(
+        None, "rows of both position tables; None: max(n, max_length) + 2"
+    )
     decoder_num_hidden_layers: int = parameter(2, "l_de: decoder blocks")
     decoder_hidden_size: Optional[int] = parameter(None, "d_de: decoder width; None: hidden_size / 2")
     decoder_num_attention_heads: Optional[int] = parameter(None, "decoder heads; None: the encoder's head size")
@@ -158,7 +160,7 @@ class StudyConfig:
         width = self.decoder_hidden_size or self.hidden_size // 2
         derived = {
             "intermediate_size": 4 * self.hidden_size,
-            "max_position_embeddings": self.sequence_length + 2,
+            "max_position_embeddings": max(self.sequence_length, self.max_length) + 2,
             "decoder_hidden_size": width,
             "decoder_num_attention_heads": max(1, width // head_size),
             "micro_batch_size": self.batch_size,

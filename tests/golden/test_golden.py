@@ -23,6 +23,7 @@ def curve(architecture: str, layer_norm: str) -> list[float]:
         architecture=architecture,
         layer_norm=layer_norm,
         sequence_length=N,
+        max_position_embeddings=N + 2,
         hidden_size=32,
         num_hidden_layers=2,
         num_attention_heads=2,

@@ -29,7 +29,15 @@ VOCAB, N = 90, 20
 )
 def test_vanilla_equals_roberta_for_masked_lm(layer_norm, config_class, model_class, name) -> None:
     geometry = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = make_config({"architecture": "vanilla", "layer_norm": layer_norm, "sequence_length": N, **geometry})
+    config = make_config(
+        {
+            "architecture": "vanilla",
+            "layer_norm": layer_norm,
+            "sequence_length": N,
+            **geometry,
+            "max_position_embeddings": N + 2,
+        }
+    )
     torch.manual_seed(0)
     ours = build_model(config, VOCAB, mask_token_id=4).eval()
     theirs = model_class(

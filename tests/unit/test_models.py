@@ -32,6 +32,7 @@ def make(architecture: str, layer_norm: str = "pre", **settings) -> tuple[StudyC
             "architecture": architecture,
             "layer_norm": layer_norm,
             "sequence_length": N,
+            "max_position_embeddings": N + 2,
             "hidden_size": 32,
             "num_attention_heads": 4,
             "num_hidden_layers": 2,
