@@ -191,14 +191,19 @@ def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
     with matplotlib.rc_context(_RC):
         figure, axes = _panels(len(results))
         for axis, result in zip(axes, results, strict=True):
+            assert result.chance is not None and result.score is not None
+            shown = [100 * result.chance]
             for record in result.best:
                 lines = read_metrics(record.folder(runs_dir) / "metrics.jsonl")
                 epochs, scores = [line["epoch"] for line in lines], [100 * line["score"] for line in lines]
                 axis.plot(epochs, scores, color=color, marker="o", markersize=4, linewidth=1.5, alpha=0.8)
-            assert result.chance is not None and result.score is not None
+                shown += scores
             axis.axhline(100 * result.chance, color=COLORS["reference"], linestyle="-.", label="constant answer")
             axis.set(xlabel="epoch", ylabel="score", title=result.title)
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+            axis.set_xlim(0.5, max(record.identity["epochs"] for record in result.best) + 0.5)
+            middle, half = (max(shown) + min(shown)) / 2, max(5, 0.6 * (max(shown) - min(shown)))
+            axis.set_ylim(middle - half, middle + half)  # at least 10 points, so that noise does not look like a rise
             ends.append(f"{result.task.title} {100 * result.score:.1f} (constant answer {100 * result.chance:.1f})")
         axes[0].legend(fontsize=9)
     return Figure(
