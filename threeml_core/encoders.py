@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 
 from threeml_core.data.tokenizer import load_tokenizer
 from threeml_core.errors import CheckpointError, CorpusError, DamagedFileError
-from threeml_core.files import PROJECT_ROOT, atomic_folder, fingerprint, project_path, sha256_file
+from threeml_core.files import PROJECT_ROOT, atomic_folder, find_path, fingerprint, sha256_file
 from threeml_core.results import RunRecord, read_record
 
 RANDOM = "random:"
@@ -99,9 +99,7 @@ def _find(source: str) -> tuple[Path, str]:
     """The folder of a checkpoint, and how to name it."""
     if not source:
         raise CheckpointError("checkpoint is empty: expected a folder, a hub name, or random:<either>")
-    folder = Path(source).expanduser()
-    if not folder.is_absolute() and not folder.exists():
-        folder = project_path(source)
+    folder = find_path(source)
     if not folder.is_dir():
         if source.startswith(("/", ".", "~")) or source.count("/") > 1:
             raise CheckpointError(f"checkpoint {source}: no such folder")
@@ -140,14 +138,15 @@ def _pretraining_record(folder: Path) -> RunRecord | None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without transformers' report on the new head and its progress bars."""
-    before = transformers_logging.get_verbosity()
+    before, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
         yield
     finally:
         transformers_logging.set_verbosity(before)
-        transformers_logging.enable_progress_bar()
+        if bars:
+            transformers_logging.enable_progress_bar()
 
 
 def load_classifier(folder: Path, num_labels: int, is_random: bool = False) -> PreTrainedModel:

@@ -26,6 +26,12 @@ def project_path(path: str | Path) -> Path:
     return path if path.is_absolute() else PROJECT_ROOT / path
 
 
+def find_path(path: str | Path) -> Path:
+    """Something a user names: as seen from the caller's folder if it is there, else below the project."""
+    path = Path(path).expanduser()
+    return path if path.exists() else project_path(path)
+
+
 @contextlib.contextmanager
 def explain_full_disk(path: Path) -> Iterator[None]:
     """Turn "no space left" into one line that names the place."""

@@ -207,7 +207,7 @@ def _notes(setting: Setting) -> list[str]:
     if setting.config.glue == "bundled" and record is not None and not setting.encoder.is_random:
         seen = record.parameters["validation_corpus"] or record.parameters["validation_fraction"] < HELD_OUT
         if "bundled" in record.data["corpus"] and seen:
-            notes.append(f"the encoder has seen some of these articles: its validation_fraction is below {HELD_OUT}")
+            notes.append(f"the encoder has seen some of these articles: pre-training did not hold out {HELD_OUT:.0%}")
     return notes
 
 

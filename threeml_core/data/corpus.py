@@ -16,7 +16,7 @@ from typing import IO, Any
 from threeml_core.config import StudyConfig
 from threeml_core.data.bundled import bundled_articles, bundled_file
 from threeml_core.errors import CorpusError
-from threeml_core.files import fingerprint, project_path, sha256_file, write_json
+from threeml_core.files import find_path, fingerprint, sha256_file, write_json
 
 PIECE_CHARACTERS = 1_000_000
 """A longer document is passed on in pieces, so that memory stays bounded whatever the corpus."""
@@ -53,9 +53,7 @@ def corpus_files(part: str) -> list[Path]:
     Raises:
         CorpusError: missing, no file of a known format in it, or a file is empty.
     """
-    path = Path(part).expanduser()
-    if not path.is_absolute() and not path.exists():
-        path = project_path(part)
+    path = find_path(part)
     if path.is_dir():
         files = sorted(p for p in path.rglob("*") if p.is_file() and _format_of(p) in _FORMATS)
         if not files:

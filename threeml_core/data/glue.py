@@ -13,7 +13,7 @@ import numpy as np
 from threeml_core.config import StudyConfig
 from threeml_core.data.diagnostic import diagnostic_rows
 from threeml_core.errors import CorpusError
-from threeml_core.files import fingerprint, project_path
+from threeml_core.files import find_path, fingerprint
 from threeml_core.tasks import Task
 
 HUB_DATASET = "nyu-mll/glue"
@@ -97,10 +97,7 @@ def load_task(task: Task, config: StudyConfig) -> TaskData:
     elif config.glue == "hub":
         splits = _from_hub(task)
     else:
-        folder = Path(config.glue).expanduser()
-        if not folder.is_absolute() and not folder.exists():
-            folder = project_path(config.glue)
-        splits = _from_folder(task, folder, config.skip_bad_rows)
+        splits = _from_folder(task, find_path(config.glue), config.skip_bad_rows)
     for name, official in zip(splits, task.official_sizes, strict=False):
         if len(splits[name]) < official:
             splits[name] = dataclasses.replace(splits[name], is_subset=True)
