@@ -141,6 +141,27 @@ class StudyConfig:
     skip_bad_rows: bool = parameter(False, "leave out TSV rows with a wrong field count, and count them")
     random_baseline: bool = parameter(False, "03_finetune: fine-tune a random-initialised encoder as well")
 
+    # mutual information (07_mutual_information)
+    runs: Optional[str] = parameter(
+        None, "pre-trained runs to look at, ids or run folders joined with commas; None: vanilla, self and cross"
+    )
+    states_text: str = parameter(
+        "validation", "text whose [MASK]s are looked at: validation | train", ("validation", "train")
+    )
+    states_seed: int = parameter(0, "seed of the choice of blocks and of their corruption")
+    states_per_layer: int = parameter(5_000_000, "at most this many states a layer")
+    top_tokens: int = parameter(1000, "only [MASK]s whose original token is among this many most frequent ones")
+    state_layers: str = parameter("all", "all | layer numbers joined with commas; 0 is what comes in")
+    states_final_norm: bool = parameter(True, "pre-LN: take the last layer behind the final LayerNorm")
+    states_store: str = parameter(
+        "disk", "disk (float16 files, resumable) | memory (as many layers at once as fit)", ("disk", "memory")
+    )
+    keep_states: bool = parameter(False, "leave the files of `disk` for further runs")
+    clusters: int = parameter(10_000, "k-means clusters")
+    kmeans_seeds: int = parameter(3, "k-means is done with this many seeds, for the spread")
+    kmeans_passes: int = parameter(1, "times that every state moves a centre")
+    kmeans_batch_size: int = parameter(4096, "states between two moves; at least `clusters` are taken")
+
     # cost plan (00_cost_model); nothing here changes a result
     gpu_name: str = parameter("H100 SXM", "the GPU of the plan, a label")
     gpu_tflops: float = parameter(989.0, "its dense bf16 peak; TFLOP/s")
@@ -234,9 +255,27 @@ FINETUNE_PARAMETERS = (
 )
 """What decides a fine-tuning study, given the encoder."""
 
+INFORMATION_PARAMETERS = (
+    "runs",
+    "states_text",
+    "states_seed",
+    "states_per_layer",
+    "top_tokens",
+    "state_layers",
+    "states_final_norm",
+    "states_store",
+    "keep_states",
+    "clusters",
+    "kmeans_seeds",
+    "kmeans_passes",
+    "kmeans_batch_size",
+)
+"""What decides a study of mutual information, given the pre-trained models."""
+
 _NO_EFFECT_ON_RESULT = {
     *DATA_PARAMETERS,  # stand in the identity through the fingerprint of the data
     *FINETUNE_PARAMETERS,  # come after pre-training
+    *INFORMATION_PARAMETERS,
     "preset",
     "runs_dir",
     "device",
@@ -326,6 +365,21 @@ def parse_grid(name: str, text: str) -> tuple[Any, ...]:
     return values
 
 
+def parse_layers(text: str) -> tuple[int, ...] | None:
+    """`"0,2"` -> (0, 2): the layers of `state_layers` in ascending order; None for `all`.
+
+    Raises:
+        ParameterError: not layer numbers, or one stands there twice.
+    """
+    if text == "all":
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    layers = sorted(int(part) for part in parts if part.isdecimal())
+    if not layers or len(layers) < len(parts) or len(set(layers)) < len(layers):
+        raise ParameterError(f"state_layers={text!r}: expected 'all' or layer numbers such as '0,1,2', each once")
+    return tuple(layers)
+
+
 # -- checks ---------------------------------------------------------------------------------------------------
 
 
@@ -359,9 +413,17 @@ def _check(c: StudyConfig) -> None:
         "logging_steps",
         "save_steps",
         "seeds",
+        "states_per_layer",
+        "top_tokens",
+        "kmeans_seeds",
+        "kmeans_passes",
+        "kmeans_batch_size",
     ):
         _require(getattr(c, name) >= 1, f"{name}={getattr(c, name)}: expected at least 1")
-    _require(0 <= c.seed < 2**32, f"seed={c.seed}: expected 0 to 2^32 - 1")
+    for name in ("seed", "states_seed"):
+        _require(0 <= getattr(c, name) < 2**32, f"{name}={getattr(c, name)}: expected 0 to 2^32 - 1")
+    _require(c.clusters >= 2, f"clusters={c.clusters}: expected at least 2")
+    parse_layers(c.state_layers)
     for name in ("mask_rate", "eval_mask_rate"):
         rate = getattr(c, name)
         _require(
@@ -446,7 +508,7 @@ def _coerce(name: str, value: Any, where: str) -> Any:
     if optional and (value is None or isinstance(value, str) and value.lower() in ("none", "null")):
         return None
     wrong = ParameterError(f"{name}={value!r}{where}: expected {kind.__name__}{' or None' if optional else ''}")
-    if name in GRID_PARAMETERS:  # papermill turns `-p finetune_epochs 3` into a number
+    if name in GRID_PARAMETERS or name == "state_layers":  # papermill turns `-p finetune_epochs 3` into a number
         items = value if isinstance(value, list) else [value]
         if items and all(isinstance(item, (int, float, str)) and not isinstance(item, bool) for item in items):
             return ",".join(str(item) for item in items)

@@ -19,7 +19,7 @@ from threeml_core.files import PROJECT_ROOT, fingerprint, project_path, sha256_f
 SCHEMA = 1
 """Raised when the code would give another result for the same identity, or the record's fields change meaning."""
 
-STAGES = ("pretrain", "baseline", "finetune")
+STAGES = ("pretrain", "baseline", "finetune", "mutual_information")
 """Folders below `runs_dir` that hold runs."""
 
 

@@ -86,6 +86,7 @@ def run_all(jobs: Sequence[Job], runs_dir: str | Path, log: Log) -> dict[str, Ru
         started = time.perf_counter()
         record = records[job.run_id] = job.work(log)
         done += 1
-        outcome = f"failed: {record.failure}" if record.failure else f"score {record.metrics['score']:.3f}"
+        outcome = f"score {record.metrics['score']:.3f}" if "score" in record.metrics else "done"
+        outcome = f"failed: {record.failure}" if record.failure else outcome
         log(f"{done}/{len(missing)} {job.title or job.run_id}: {outcome} ({time.perf_counter() - started:.1f} s)")
     return records

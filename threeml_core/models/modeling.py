@@ -130,6 +130,22 @@ class _Base(PreTrainedModel):
         """(batch, n, vocab)."""
         raise NotImplementedError
 
+    def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
+        """States of the [MASK]s as they come in (layer 0) and after each block that they pass.
+
+        Source: section 4.2, Figure 4. The blocks are the encoder's of the vanilla model and the decoder's of the 3ML
+        models, whose encoder never sees a [MASK]. Pre-LN blocks leave their sum unnormalised; whether the paper
+        looked at the last one before or after the final LayerNorm, it does not say.
+
+        Args:
+            batch: corrupted blocks.
+            final_norm: pre-LN: take the last layer behind the final LayerNorm, as the head does.
+
+        Returns:
+            For each layer (batch, n_de, d_en) or (batch, n_de, d_de), in the order of `batch.mask_idx`.
+        """
+        raise NotImplementedError
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -189,6 +205,20 @@ class VanillaForMaskedLM(_Base):
     def _ordinary_logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         positions = self._padded_positions(input_ids, attention_mask)
         return self._logits(self.head(self._encode(input_ids, positions, attention_mask)))
+
+    def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
+        """Layer 0 is the embedding's output, then one for each encoder block. See `_Base.mask_states`."""
+        before: list[Tensor] = []
+        norm = getattr(self.encoder, "LayerNorm", None)  # pre-LN encoders have one behind the last block
+        hook = norm and norm.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]))
+        try:
+            positions = self._positions(torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device))
+            output = self.encoder(batch.input_ids, position_ids=positions[None], output_hidden_states=True)
+        finally:
+            if hook is not None:
+                hook.remove()
+        last = output.last_hidden_state if final_norm or not before else before[0]
+        return [take(hidden, batch.mask_idx) for hidden in (*output.hidden_states[:-1], last)]
 
 
 class _WithDecoder(_Base):
@@ -278,14 +308,27 @@ class ThreeMLSelfForMaskedLM(_WithDecoder):
             hidden = layer(hidden, src_key_padding_mask=padding)
         return hidden
 
-    def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
+    def _decoder_input(self, batch: CorruptedBatch) -> Tensor:
+        """(batch, n, d_de): projected states of the kept tokens, [MASK] embeddings between them, positions on all."""
         size, n = batch.input_ids.shape
         kept = self.projection(self._encode_kept(batch))
         index = batch.keep_idx[..., None].expand(-1, -1, kept.shape[-1])
         hidden = self.mask_embedding.to(kept.dtype).expand(size, n, -1).scatter(1, index, kept)
         positions = self._positions(torch.arange(n, device=kept.device))
-        hidden = self._decode(hidden + self.decoder_positions(positions))
+        return hidden + self.decoder_positions(positions)
+
+    def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
+        hidden = self._decode(self._decoder_input(batch))
         return self._logits(self.head(self.decoder_norm(take(hidden, batch.corrupted_idx))))
+
+    def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
+        """Layer 0 is the decoder's input, then one for each decoder block. See `_Base.mask_states`."""
+        hidden = self._decoder_input(batch)
+        states = [take(hidden, batch.mask_idx)]
+        for layer in self.decoder_layers:
+            hidden = layer(hidden)
+            states.append(take(hidden, batch.mask_idx))
+        return [*states[:-1], self.decoder_norm(states[-1])] if final_norm else states
 
     def _ordinary_logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         hidden, masked, kept, positions = self._encode_hiding_masks(input_ids, attention_mask)
@@ -317,10 +360,22 @@ class ThreeMLCrossForMaskedLM(_WithDecoder):
         """Encoder states (.., d_en) and their projection (.., d_de) -> (.., d_en), ready for the embedding."""
         return self.head(memory) if self.visible_head is None else self.visible_head(hidden)
 
+    def _queries(self, batch: CorruptedBatch) -> Tensor:
+        """(batch, n_de, d_de): the decoder's input, [MASK] embedding plus position."""
+        return self.mask_embedding + self.decoder_positions(self._positions(batch.mask_idx))
+
+    def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
+        """Layer 0 is the decoder's input, then one for each decoder block. See `_Base.mask_states`."""
+        memory = self.projection(self._encode_kept(batch))
+        states = [self._queries(batch)]
+        for layer in self.decoder_layers:
+            states.append(layer(states[-1], memory))
+        return [*states[:-1], self.decoder_norm(states[-1])] if final_norm else states
+
     def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
         hidden = self._encode_kept(batch)
         memory = self.projection(hidden)
-        queries = self.mask_embedding + self.decoder_positions(self._positions(batch.mask_idx))
+        queries = self._queries(batch)
         for layer in self.decoder_layers:
             queries = layer(queries, memory)
         # a visible token's slot among the kept ones is its position minus the [MASK]s before it

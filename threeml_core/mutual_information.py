@@ -1,0 +1,400 @@
+"""How much the states of [MASK] tokens say about the tokens that stood there. `python -m threeml_core.mutual_information`.
+
+Source: section 4.2, Figure 4, after Voita et al., "The Bottom-up Evolution of Representations in the Transformer"
+(2019): the [MASK]s of frequent tokens, mini-batch k-means, plug-in estimate from the joint counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+import threeml_core.models  # noqa: F401  (registers the three models)
+from threeml_core.clustering import Array, Rows, cluster
+from threeml_core.config import (
+    ARCHITECTURES,
+    INFORMATION_PARAMETERS,
+    PARAMETERS,
+    StudyConfig,
+    parse_arguments,
+    parse_layers,
+)
+from threeml_core.data import prepare_data
+from threeml_core.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
+from threeml_core.errors import CheckpointError, DamagedFileError, ParameterError, command_line
+from threeml_core.files import exclusive, find_path, fingerprint, project_path, write_json
+from threeml_core.information import LayerInformation, estimate_layer
+from threeml_core.log import Log, print_line
+from threeml_core.mixtures import Mixture
+from threeml_core.pretrain import pretrain
+from threeml_core.results import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
+from threeml_core.states import Forward, Sample, collect_states, draw_sample, refuse_absent, states_in_memory
+from threeml_core.sweep import Job, run_all
+
+STAGE = "mutual_information"
+
+
+def layer_mutual_information(
+    states: Rows | np.ndarray | Tensor,
+    tokens: np.ndarray,
+    clusters: int = 10_000,
+    seeds: Sequence[int] = (0, 1, 2),
+    passes: int = 1,
+    batch_size: int = 4096,
+    device: torch.device | str = "cpu",
+    layer: int = 0,
+) -> LayerInformation:
+    """Mutual information between states and tokens: k-means with several seeds, then the estimates from the counts.
+
+    What clusters say is at most what the states say: every value is one of a lower bound, which grows with `clusters`.
+
+    Args:
+        states: (N, d), in any order.
+        tokens: (N,) int.
+        clusters: K.
+        seeds: of k-means, for the spread.
+        passes: over the states, in each clustering.
+        batch_size: states between two moves of the centres.
+        device: a CPU clusters with scikit-learn, a GPU with torch.
+        layer: its number, for the record.
+
+    Raises:
+        ParameterError: fewer states than clusters, or as many tokens as states.
+    """
+    rows = Array(states) if isinstance(states, (np.ndarray, Tensor)) else states
+    if len(tokens) != rows.shape[0]:
+        raise ParameterError(f"{rows.shape[0]:,} states and {len(tokens):,} tokens: expected one token for each state")
+    found = [cluster(rows, clusters, seed, passes, batch_size, device) for seed in seeds]
+    return estimate_layer(found, tokens, layer, rows.shape[1])
+
+
+# -- runs -----------------------------------------------------------------------------------------------------
+
+
+def chosen_runs(config: StudyConfig, log: Log = print_line) -> list[Path]:
+    """Folders of the pre-trained runs to look at: those of `runs`, or vanilla, 3ML_self and 3ML_cross of `config`.
+
+    The latter are pre-trained now if they are not there yet.
+
+    Raises:
+        CheckpointError: there is no such finished run.
+    """
+    if config.runs is None:
+        records = [pretrain(config.replace(architecture=architecture), log) for architecture in ARCHITECTURES]
+        return [record.folder(config.runs_dir) for record in records]
+    names = [part.strip() for part in config.runs.split(",") if part.strip()]
+    if not names:
+        raise CheckpointError("runs is empty: expected run ids or run folders joined with commas, or None")
+    return [_find_run(config, name) for name in names]
+
+
+def _find_run(config: StudyConfig, name: str) -> Path:
+    folder = run_folder(config.runs_dir, "pretrain", name)
+    if not folder.is_dir():
+        folder = find_path(name).resolve()
+    if not (folder / "record.json").is_file():
+        known = sorted(p.parent.name for p in (project_path(config.runs_dir) / "pretrain").glob("*/record.json"))
+        hint = f"there are: {', '.join(known) or 'none'}"
+        if (folder.parent / "record.json").is_file():  # its encoder/ has no decoder; its model/ has no record
+            hint = f"that is {folder.parent}"
+        raise CheckpointError(f"runs: {name} is no finished run; expected the id or folder of a pre-training run: {hint}")
+    record = read_record(folder)
+    if record.stage != "pretrain":
+        raise CheckpointError(f"runs: {name} is a run of stage {record.stage}, expected one of pre-training")
+    return folder
+
+
+def merge_parameters(config: StudyConfig, record: RunRecord) -> StudyConfig:
+    """Text and corruption of the pre-trained run, with the parameters of this analysis."""
+    own = (*INFORMATION_PARAMETERS, "runs_dir", "device", "bf16", "eval_batch_size")
+    trained = {name: value for name, value in record.parameters.items() if name in PARAMETERS}
+    values = {**trained, **{name: getattr(config, name) for name in own}}
+    sources = {name: config.sources[name] for name in PARAMETERS}
+    return StudyConfig(**values, sources=sources)
+
+
+def load_model(folder: Path) -> PreTrainedModel:
+    """The pre-training model of a run, decoder included.
+
+    Raises:
+        CheckpointError: missing, not one of the three models, or its weights do not fit.
+    """
+    path = folder / "model"
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        model, report = AutoModelForMaskedLM.from_pretrained(
+            path, use_safetensors=True, output_loading_info=True, dtype=torch.float32, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{path} cannot be loaded ({reason}); pre-train this run again") from None
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+    if not hasattr(model, "mask_states"):
+        raise CheckpointError(f"{path} is a {model.config.model_type} without a 3ML decoder; expected a run's model/")
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise CheckpointError(f"{path}: {len(missing)} weights are missing, such as {missing[0]}")
+    return model
+
+
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+    """One pre-trained run and how it is looked at."""
+
+    config: StudyConfig
+    record: RunRecord
+    folder: Path
+    sample: Sample
+    device: torch.device
+
+    def states_identity(self) -> dict[str, Any]:
+        """All that determines the states."""
+        c = self.config
+        return {
+            "run": self.record.run_id,
+            "weights": [digest for name, (_, digest) in self.record.files.items() if name.endswith(".safetensors")],
+            "sample": self.sample.fingerprint,
+            "states_final_norm": c.states_final_norm,
+            "state_layers": c.state_layers,
+            "device": self.device.type,
+            "bf16": use_bf16(c, self.device),
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """All that determines the result."""
+        names = ("clusters", "kmeans_seeds", "kmeans_passes", "kmeans_batch_size", "top_tokens", "states_text")
+        return {**self.states_identity(), **{name: getattr(self.config, name) for name in names}}
+
+
+def plan_jobs(config: StudyConfig, runs: Sequence[Path], log: Log = print_line) -> list[Job]:
+    """A job for each pre-trained run; what is wrong with text or parameters shows here.
+
+    Raises:
+        StudyError: no frequent [MASK], fewer states than clusters, layers that a model does not have, data that are no
+            longer those of the run.
+    """
+    device = choose_device(config)
+    jobs = []
+    for folder in runs:
+        record = read_record(folder, check_hashes=True)
+        merged = merge_parameters(config, record)
+        last = merged.num_hidden_layers if merged.architecture == "vanilla" else merged.decoder_num_hidden_layers
+        refuse_absent(parse_layers(config.state_layers) or (), last, record.run_id)
+        data = prepare_data(merged, log)
+        if data.data_id != record.data["data_id"]:
+            raise CheckpointError(
+                f"run {record.run_id} was pre-trained on data {record.data['data_id']}, its corpus now gives "
+                f"{data.data_id}: the text has changed since; pre-train again or bring the old text back"
+            )
+        sample = draw_sample(merged, data)
+        if len(sample.tokens) < config.clusters:
+            raise ParameterError(
+                f"clusters={config.clusters:,}, but there are only {len(sample.tokens):,} states (states_per_layer="
+                f"{config.states_per_layer:,}, states_text={config.states_text}): lower clusters, a tenth of the states "
+                "or less makes sense, or look at more states"
+            )
+        setting = _Setting(merged, record, folder, sample, device)
+        name = run_id(f"{record.run_id.rsplit('-', 1)[0]}", setting.identity())
+        jobs.append(Job(STAGE, name, functools.partial(_measure, setting, name), title=f"{record.run_id} information"))
+    return jobs
+
+
+def mutual_information(config: StudyConfig, log: Log = print_line) -> list[RunRecord]:
+    """Measure every layer of the chosen runs, or read the records of what was measured before.
+
+    Leaves `runs/mutual_information/<run id>/record.json` for each.
+
+    Args:
+        config: `runs`, text, states, clusters.
+        log: takes progress lines.
+
+    Raises:
+        StudyError: bad input, before anything is measured; too little disk or memory; damaged files.
+    """
+    jobs = plan_jobs(config, chosen_runs(config, log), log)
+    records = run_all(jobs, config.runs_dir, log)
+    return [records[job.run_id] for job in jobs]
+
+
+def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
+    config, sample = setting.config, setting.sample
+    folder = run_folder(config.runs_dir, STAGE, name)
+    with exclusive(folder / ".lock", f"run {name}"):
+        if (folder / "record.json").exists():
+            return read_record(folder)
+        environment = describe_environment()
+        reset_peak_memory(setting.device)
+        model = load_model(setting.folder).to(setting.device)  # type: ignore[arg-type]
+        bf16 = use_bf16(config, setting.device)
+        forward = Forward(model, sample, config.states_final_norm, config.eval_batch_size, bf16)
+        layers = parse_layers(config.state_layers) or tuple(range(len(forward.widths())))
+        progress = folder / "layers.json"
+        measured = _read_progress(progress)
+        missing = [layer for layer in layers if layer not in measured]
+        started, clustering = time.perf_counter(), 0.0
+        for layer, rows in _states(setting, forward, layers, missing, log):
+            before = time.perf_counter()
+            measured[layer] = layer_mutual_information(
+                rows,
+                sample.tokens,
+                config.clusters,
+                range(config.kmeans_seeds),
+                config.kmeans_passes,
+                config.kmeans_batch_size,
+                setting.device,
+                layer,
+            )
+            seconds = time.perf_counter() - before
+            clustering += seconds
+            write_json(progress, [dataclasses.asdict(found) for found in measured.values()])
+            log(f"{name} layer {layer}: {measured[layer].value:.3f} nats ({seconds:.1f} s)")
+        total = time.perf_counter() - started
+        environment["finished"] = now()
+        describe_device(environment, setting.device)
+        record = RunRecord(
+            stage=STAGE,
+            run_id=name,
+            identity=setting.identity(),
+            parameters=config.parameters(),
+            sources=dict(config.sources),
+            metrics={"layers": [dataclasses.asdict(measured[layer]) for layer in layers]},
+            flops={},
+            timing={
+                "states_seconds": total - clustering,
+                "clustering_seconds": clustering,
+                "peak_memory_bytes": peak_memory(setting.device),
+            },
+            data={
+                "run": setting.record.run_id,
+                "sample": sample.fingerprint,
+                "data_id": setting.record.data["data_id"],
+                "corpus": setting.record.data["corpus"],
+                "states": len(sample.tokens),
+                "frequent_tokens": int(sample.is_top.sum()),
+                "blocks": len(sample.order),
+                "text_blocks": len(sample.blocks),
+            },
+            environment=environment,
+            files={},
+        )
+        write_record(record, config.runs_dir)
+        progress.unlink()
+        if config.states_store == "disk" and not config.keep_states:
+            shutil.rmtree(_states_folder(setting), ignore_errors=True)
+        return record
+
+
+def _read_progress(path: Path) -> dict[int, LayerInformation]:
+    """Layers measured before this run was interrupted."""
+    if not path.exists():
+        return {}
+    try:
+        found = [LayerInformation(**values) for values in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError) as error:
+        raise DamagedFileError(f"damaged run: {path} cannot be read ({error}); remove it and run again") from None
+    return {layer.layer: layer for layer in found}
+
+
+def _states_folder(setting: _Setting) -> Path:
+    identity = setting.states_identity()
+    return project_path(setting.config.runs_dir) / "states" / f"{setting.record.run_id}-{fingerprint(identity, 10)}"
+
+
+def _states(
+    setting: _Setting, forward: Forward, layers: Sequence[int], missing: Sequence[int], log: Log
+) -> Iterator[tuple[int, Rows]]:
+    """The states of the layers that are still to be measured."""
+    if not missing:
+        return
+    if setting.config.states_store == "memory":
+        yield from states_in_memory(forward, missing, log)
+        return
+    folder = _states_folder(setting)
+    with exclusive(folder.parent / f".{folder.name}.lock", f"the states folder {folder}", wait=True):
+        files = collect_states(forward, layers, folder, log)
+        for layer in missing:
+            yield layer, files[layer]
+
+
+# -- bias -----------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class BiasPoint:
+    """Estimates on synthetic states whose mutual information is known; nats.
+
+    Attributes:
+        coupling: of the mixture.
+        states: N.
+        truth: closed form.
+        plug_in: the paper's estimate.
+        corrected: `information.corrected_information`.
+        floor: the plug-in estimate on shuffled tokens.
+    """
+
+    coupling: float
+    states: int
+    truth: float
+    plug_in: float
+    corrected: float
+    floor: float
+
+
+def bias_study(
+    clusters: int = 200,
+    tokens: int = 50,
+    couplings: Sequence[float] = (0.0, 0.5, 1.0),
+    states_per_cluster: Sequence[int] = (5, 20, 100, 500),
+    seed: int = 0,
+) -> list[BiasPoint]:
+    """How far the estimates are from the truth as the states grow: on mixtures of known mutual information.
+
+    A quarter as many components as clusters, so that k-means finds each of them.
+    """
+    points = []
+    for coupling in couplings:
+        mixture = Mixture(tokens * max(1, clusters // (4 * tokens)), tokens, coupling)
+        for each in states_per_cluster:
+            states, labels = mixture.sample(each * clusters, seed)
+            found = layer_mutual_information(states, labels, clusters, seeds=(seed,))
+            points.append(
+                BiasPoint(
+                    coupling,
+                    found.states,
+                    mixture.mutual_information,
+                    found.plug_in[0],
+                    found.corrected[0],
+                    found.floor[0],
+                )
+            )
+    return points
+
+
+@command_line
+def main() -> None:
+    """The command `python -m threeml_core.mutual_information`."""
+    config = parse_arguments("Measure mutual information, as notebooks/07_mutual_information.ipynb does.")
+    for record in mutual_information(config):
+        print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
+
+
+if __name__ == "__main__":
+    main()
