@@ -17,6 +17,7 @@ report: $(INSTALLED)
 	$(PAPERMILL) notebooks/02_pretrain.ipynb $(EXECUTED)/others/cross.ipynb -p architecture cross
 	$(PAPERMILL) notebooks/02_pretrain.ipynb $(EXECUTED)/02_pretrain.ipynb -p architecture self
 	$(PAPERMILL) notebooks/03_finetune.ipynb $(EXECUTED)/03_finetune.ipynb
+	$(PAPERMILL) notebooks/07_mutual_information.ipynb $(EXECUTED)/07_mutual_information.ipynb
 	$(BIN)/python -m threeml_core.reporting $(EXECUTED) reports/$(PRESET) $(PRESET)
 	@echo "The report is reports/$(PRESET)/index.html: open it in a browser."
 

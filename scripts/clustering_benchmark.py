@@ -4,10 +4,11 @@
     python scripts/clustering_benchmark.py growth --states 1000000 --width 1024 --clusters 1000
     python scripts/clustering_benchmark.py gpu --states 5000000 --width 1024 --clusters 10000
 
-`speed` takes turns between `cluster` and scikit-learn's MiniBatchKMeans with its defaults (k-means++) on the same states,
-and compares the mutual information that both find. `growth` collects states through `collect_states` and clusters them
-from disk, each size in a process of its own; the model is a stub, so the time is that of writing and clustering. `gpu`
-clusters one layer in a GPU's memory. States are a token's vector plus a context's, with noise: no clusters stand apart.
+`speed` takes turns between `cluster` and scikit-learn's MiniBatchKMeans with its defaults (k-means++) on the same
+states, and compares the mutual information that both find. `growth` collects states through `collect_states` and
+clusters them from disk, each size in a process of its own; the model is a stub, so the time is that of writing and
+clustering. `gpu` clusters one layer in a GPU's memory. States are a token's vector plus a context's, with noise: no
+clusters stand apart.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from threeml_core.config import make_config
 from threeml_core.data.blocks import TokenBlocks
 from threeml_core.data.prepare import PreparedData
 from threeml_core.device import peak_memory
-from threeml_core.information import corrected_information, plug_in_information
+from threeml_core.information import JointCounts, corrected_information
 from threeml_core.masking import CorruptedBatch
 from threeml_core.mutual_information import layer_mutual_information
 from threeml_core.states import Forward, collect_states, draw_sample
@@ -56,7 +57,11 @@ class States(nn.Module):
     def of(self, tokens: Tensor) -> Tensor:
         """(...,) ids -> (..., width)."""
         contexts = torch.randint(CONTEXTS, tokens.shape, device=self.device)
-        return self.tokens[tokens] + self.contexts[contexts] + torch.randn(*tokens.shape, self.tokens.shape[1], device=self.device)
+        return (
+            self.tokens[tokens]
+            + self.contexts[contexts]
+            + torch.randn(*tokens.shape, self.tokens.shape[1], device=self.device)
+        )
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
         """As the models' own."""
@@ -86,7 +91,9 @@ def speed(options: argparse.Namespace) -> None:
             started = time.perf_counter()
             labels = work(seed)
             seconds[name].append(time.perf_counter() - started)
-            values[name].append((plug_in_information(labels, tokens), corrected_information(labels, tokens)))
+            values[name].append(
+                (JointCounts(labels, tokens).plug_in_information(), corrected_information(labels, tokens))
+            )
             print(f"seed {seed}, {name}: {seconds[name][-1]:.2f} s, {values[name][-1][1]:.4f} nats", flush=True)
     for name in arms:
         plug_in, corrected = np.array(values[name]).T
@@ -137,7 +144,9 @@ def one(options: argparse.Namespace) -> None:
         given = {"states_per_layer": options.states, "mask_rate": 0.5, "sequence_length": BLOCK, "states_text": "train"}
         sample = draw_sample(make_config(given), data)
         before = time.perf_counter()
-        (rows,) = collect_states(Forward(States(options.width), sample), [0], Path(folder) / "states", lambda _: None).values()
+        (rows,) = collect_states(
+            Forward(States(options.width), sample), [0], Path(folder) / "states", lambda _: None
+        ).values()
         collected = time.perf_counter() - before
         memory = peak_memory(torch.device("cpu")) / 1e6
         before = time.perf_counter()
@@ -171,7 +180,10 @@ def gpu(options: argparse.Namespace) -> None:
         before = time.perf_counter()
         found = layer_mutual_information(states, tokens, options.clusters, seeds=(seed,), device=device)
         seconds = time.perf_counter() - before
-        print(f"{torch.cuda.get_device_name()}: seed {seed}, {seconds:.1f} s, corrected {found.value:.4f} nats", flush=True)
+        print(
+            f"{torch.cuda.get_device_name()}: seed {seed}, {seconds:.1f} s, corrected {found.value:.4f} nats",
+            flush=True,
+        )
     print(f"peak GPU memory {peak_memory(device) / 1e9:.1f} GB")
 
 

@@ -5,9 +5,9 @@ clustering" (2010): every centre is the running mean of the rows it has won. Bot
 the same batches and apply the same rule, so they give the same clusters up to rounding (tested).
 
 The start is k-means|| (Bahmani et al., "Scalable k-means++", 2012) in four rounds: a quarter of the centres each, the
-later ones drawn by their squared distance from those there are. k-means++ draws one after the other, which costs several
-times the clustering itself; rows drawn at random (scikit-learn's `init="random"`) cost as little, but leave rare kinds of
-rows without a centre, which on hidden states of trained models took 1 to 2% off the mutual information.
+later ones drawn by their squared distance from those there are. k-means++ draws one after the other, which costs
+several times the clustering itself; rows drawn at random (scikit-learn's `init="random"`) cost as little, but leave
+rare kinds of rows without a centre, which on hidden states of trained models took 1 to 2% off the information.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ from torch import Tensor
 
 from threeml_core.errors import ParameterError
 
-RUN_OF_ROWS = 64
-"""Neighbouring rows that enter a batch together, so that a disk reads pieces instead of single rows."""
-
 START_ROUNDS = 4
 START_ROWS = 5
 """Rows for each centre among which the start is drawn."""
@@ -32,38 +29,45 @@ _CHUNK_BYTES = {"cpu": 2**26, "cuda": 2**30}  # of distances or rows at a time
 
 
 class Rows(Protocol):
-    """(N, d) numbers, read in pieces: an array, a file, a tensor on a GPU."""
+    """(N, d) numbers of which some are read at a time: an array, a file, a tensor on a GPU."""
+
+    @property
+    def neighbours(self) -> int:
+        """Rows that are best read together; a batch is made of so many neighbours from many places."""
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, d)."""
 
-    def read(self, start: int, stop: int) -> Tensor:
-        """(stop - start, d), any float type, on any device."""
+    def read(self, index: np.ndarray) -> Tensor:
+        """(k, d) rows at (k,) places, any float type, on any device."""
 
 
 class Array:
-    """A numpy array or a tensor as `Rows`."""
+    """A numpy array or a tensor as `Rows`; with `neighbours=1` they may be in any order."""
 
-    def __init__(self, array: np.ndarray | Tensor) -> None:
+    def __init__(self, array: np.ndarray | Tensor, neighbours: int = 1) -> None:
         self._tensor = torch.as_tensor(array)
+        self.neighbours = neighbours
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, d)."""
         return self._tensor.shape[0], self._tensor.shape[1]
 
-    def read(self, start: int, stop: int) -> Tensor:
-        """(stop - start, d)."""
-        return self._tensor[start:stop]
+    def read(self, index: np.ndarray) -> Tensor:
+        """(k, d)."""
+        return self._tensor[torch.from_numpy(index).to(self._tensor.device)]
 
 
 class _OnCPU:
     """scikit-learn's MiniBatchKMeans, fed batch by batch."""
 
     def __init__(self, centres: Tensor) -> None:
-        from sklearn.cluster import MiniBatchKMeans
-
+        try:
+            from sklearn.cluster import MiniBatchKMeans
+        except ImportError:
+            raise ParameterError("clustering on a CPU needs `pip install scikit-learn`") from None
         self._model = MiniBatchKMeans(
             len(centres), init=centres.numpy(), n_init=1, compute_labels=False, reassignment_ratio=0.0
         )
@@ -89,9 +93,7 @@ class _OnTorch:
         labels = _best_score(batch, self._centres)[1]
         sums = (self._centres * self._counts[:, None]).index_add_(0, labels, batch)
         self._counts += torch.bincount(labels, minlength=len(self._counts))
-        self._centres = torch.where(
-            self._counts[:, None] > 0, sums / self._counts[:, None].clamp(min=1), self._centres
-        )
+        self._centres = torch.where(self._counts[:, None] > 0, sums / self._counts[:, None].clamp(min=1), self._centres)
 
     def assign(self, rows: Tensor) -> np.ndarray:
         """(k, d) -> (k,) nearest centres."""
@@ -139,16 +141,16 @@ def _cluster(
             "states or less), or raise states_per_layer, or give more text"
         )
     rng = np.random.default_rng(seed)
-    candidates = next(_batches(n, START_ROWS * clusters, rng))
-    model = back_end(_start(_read(rows, candidates, device), clusters, rng))
+    candidates = next(_batches(rows, START_ROWS * clusters, rng))
+    model = back_end(_start(rows.read(candidates).to(device).float(), clusters, rng))
     for _ in range(passes):
-        for pieces in _batches(n, max(batch_size, clusters), rng):
-            model.update(_read(rows, pieces, device))
+        for index in _batches(rows, max(batch_size, clusters), rng):
+            model.update(rows.read(index).to(device).float())
     labels = np.empty(n, np.int32)
     size = max(1, _CHUNK_BYTES[device.type] // (4 * width))
     for first in range(0, n, size):
-        piece = (first, min(first + size, n))
-        labels[slice(*piece)] = model.assign(_read(rows, [piece], device))
+        index = np.arange(first, min(first + size, n))
+        labels[index] = model.assign(rows.read(index).to(device).float())
     return labels
 
 
@@ -180,13 +182,11 @@ def _best_score(rows: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([part.values for part in parts]), torch.cat([part.indices for part in parts])
 
 
-def _read(rows: Rows, pieces: list[tuple[int, int]], device: torch.device) -> Tensor:
-    return torch.cat([rows.read(*piece) for piece in pieces]).to(device).float()
-
-
-def _batches(n: int, batch_size: int, rng: np.random.Generator) -> Iterator[list[tuple[int, int]]]:
-    """Every row once, in batches of pieces of `RUN_OF_ROWS` neighbours from all over the rows."""
-    firsts = RUN_OF_ROWS * rng.permutation(-(-n // RUN_OF_ROWS))
-    pieces = -(-batch_size // RUN_OF_ROWS) + 1  # one more than needed: the last piece of all may be short
-    for i in range(0, len(firsts), pieces):
-        yield [(first, min(first + RUN_OF_ROWS, n)) for first in firsts[i : i + pieces].tolist()]
+def _batches(rows: Rows, batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Every row once, in batches of at least `batch_size`, the last one excepted, from all over the rows."""
+    n, run = rows.shape[0], rows.neighbours
+    firsts = run * rng.permutation(-(-n // run))
+    runs = -(-batch_size // run) + (run > 1)  # one more than needed: the run at the end of the rows may be short
+    for i in range(0, len(firsts), runs):
+        index = (firsts[i : i + runs, None] + np.arange(run)).ravel()
+        yield index[index < n]

@@ -1,4 +1,4 @@
-"""Synthetic states whose mutual information with the tokens is known in closed form: what an estimator is checked on."""
+"""Synthetic states whose mutual information with the tokens is known in closed form, to check estimators on."""
 
 from __future__ import annotations
 

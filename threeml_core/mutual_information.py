@@ -1,4 +1,4 @@
-"""How much the states of [MASK] tokens say about the tokens that stood there. `python -m threeml_core.mutual_information`.
+"""How much the states of [MASK]s say about the tokens that stood there. `python -m threeml_core.mutual_information`.
 
 Source: section 4.2, Figure 4, after Voita et al., "The Bottom-up Evolution of Representations in the Transformer"
 (2019): the [MASK]s of frequent tokens, mini-batch k-means, plug-in estimate from the joint counts.
@@ -36,7 +36,7 @@ from threeml_core.data import prepare_data
 from threeml_core.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
 from threeml_core.errors import CheckpointError, DamagedFileError, ParameterError, command_line
 from threeml_core.files import exclusive, find_path, fingerprint, project_path, write_json
-from threeml_core.information import LayerInformation, estimate_layer
+from threeml_core.information import BiasPoint, LayerInformation, estimate_layer
 from threeml_core.log import Log, print_line
 from threeml_core.mixtures import Mixture
 from threeml_core.pretrain import pretrain
@@ -110,7 +110,9 @@ def _find_run(config: StudyConfig, name: str) -> Path:
         hint = f"there are: {', '.join(known) or 'none'}"
         if (folder.parent / "record.json").is_file():  # its encoder/ has no decoder; its model/ has no record
             hint = f"that is {folder.parent}"
-        raise CheckpointError(f"runs: {name} is no finished run; expected the id or folder of a pre-training run: {hint}")
+        raise CheckpointError(
+            f"runs: {name} is no finished run; expected the id or folder of a pre-training run: {hint}"
+        )
     record = read_record(folder)
     if record.stage != "pretrain":
         raise CheckpointError(f"runs: {name} is a run of stage {record.stage}, expected one of pre-training")
@@ -173,7 +175,7 @@ class _Setting:
             "weights": [digest for name, (_, digest) in self.record.files.items() if name.endswith(".safetensors")],
             "sample": self.sample.fingerprint,
             "states_final_norm": c.states_final_norm,
-            "state_layers": c.state_layers,
+            "state_layers": list(parse_layers(c.state_layers) or ()) or "all",
             "device": self.device.type,
             "bf16": use_bf16(c, self.device),
         }
@@ -208,12 +210,14 @@ def plan_jobs(config: StudyConfig, runs: Sequence[Path], log: Log = print_line) 
         if len(sample.tokens) < config.clusters:
             raise ParameterError(
                 f"clusters={config.clusters:,}, but there are only {len(sample.tokens):,} states (states_per_layer="
-                f"{config.states_per_layer:,}, states_text={config.states_text}): lower clusters, a tenth of the states "
-                "or less makes sense, or look at more states"
+                f"{config.states_per_layer:,}, states_text={config.states_text}): lower clusters (a tenth of the "
+                "states or less makes sense), or look at more states"
             )
         setting = _Setting(merged, record, folder, sample, device)
-        name = run_id(f"{record.run_id.rsplit('-', 1)[0]}", setting.identity())
-        jobs.append(Job(STAGE, name, functools.partial(_measure, setting, name), title=f"{record.run_id} information"))
+        name = run_id(record.run_id.rsplit("-", 1)[0], setting.identity())
+        jobs.append(
+            Job(STAGE, name, functools.partial(_measure, setting, name), title=f"information of {record.run_id}")
+        )
     return jobs
 
 
@@ -335,27 +339,6 @@ def _states(
 
 
 # -- bias -----------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class BiasPoint:
-    """Estimates on synthetic states whose mutual information is known; nats.
-
-    Attributes:
-        coupling: of the mixture.
-        states: N.
-        truth: closed form.
-        plug_in: the paper's estimate.
-        corrected: `information.corrected_information`.
-        floor: the plug-in estimate on shuffled tokens.
-    """
-
-    coupling: float
-    states: int
-    truth: float
-    plug_in: float
-    corrected: float
-    floor: float
 
 
 def bias_study(

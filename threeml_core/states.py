@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -172,7 +173,7 @@ class Forward:
     @torch.no_grad()
     def _states(self, batch: CorruptedBatch) -> list[Tensor]:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
-            return self.model.mask_states(batch.to(self.device), self.final_norm)
+            return cast(Any, self.model).mask_states(batch.to(self.device), self.final_norm)
 
     def widths(self) -> list[int]:
         """Width of every layer of the model; layer 0 is what comes in."""
@@ -205,21 +206,31 @@ class Forward:
 class LayerFile:
     """States of one layer on disk: a `.npy` file of float16, which `numpy.load(path, mmap_mode="r")` opens as well.
 
-    It is read in pieces instead of mapped, as mapped pages would count as this process's memory.
+    It is read in pieces instead of mapped, as mapped pages would count as this process's memory. Neighbours come from
+    the same few blocks of text, whose order is random.
     """
 
     path: Path
     shape: tuple[int, int]
+    neighbours: int = 64
 
     @property
     def _offset(self) -> int:
         return self.path.stat().st_size - self.shape[0] * self.shape[1] * _HALF.itemsize
 
-    def read(self, start: int, stop: int) -> Tensor:
-        """(stop - start, d) float16."""
-        width = self.shape[1]
-        at = self._offset + start * width * _HALF.itemsize
-        return torch.from_numpy(np.fromfile(self.path, _HALF, (stop - start) * width, offset=at).reshape(-1, width))
+    def read(self, index: np.ndarray) -> Tensor:
+        """(k, d) float16; places in a row are read at once."""
+        width, offset = self.shape[1], self._offset
+        rows = np.empty((len(index), width), _HALF)
+        ends = [*(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]
+        start = 0
+        with self.path.open("rb") as handle:
+            for end in ends:
+                handle.seek(offset + int(index[start]) * width * _HALF.itemsize)
+                if handle.readinto(rows[start:end].data.cast("B")) < rows[start:end].nbytes:
+                    raise DamagedFileError(f"damaged states: {self.path} is truncated; remove its folder and run again")
+                start = end
+        return torch.from_numpy(rows)
 
     def create(self) -> None:
         """The file in its full length, without contents."""
@@ -237,7 +248,8 @@ class LayerFile:
         """CRC-32 of the states."""
         value, rows = 0, max(1, 2**24 // (self.shape[1] * _HALF.itemsize))
         for start in range(0, self.shape[0], rows):
-            value = zlib.crc32(self.read(start, min(start + rows, self.shape[0])).numpy(), value)
+            some = self.read(np.arange(start, min(start + rows, self.shape[0])))
+            value = zlib.crc32(some.numpy().data, value)
         return value
 
 
@@ -280,21 +292,23 @@ def collect_states(
     else:
         log(f"states: resuming after {forward.sample.offsets[group]:,} of {size:,}")
     with contextlib.ExitStack() as stack:
-        handles = {k: stack.enter_context(file.path.open("r+b", buffering=0)) for k, file in files.items()}
+        handles = {k: stack.enter_context(file.path.open("r+b")) for k, file in files.items()}
         for layer, file in files.items():
             handles[layer].seek(file._offset + forward.sample.offsets[group] * file.shape[1] * _HALF.itemsize)
         saved = time.monotonic()
         for offset, states in forward.run(layers, group):
             for layer, rows in zip(layers, states, strict=True):
-                content = rows.cpu().numpy()
+                content = rows.cpu().numpy().data
                 with explain_full_disk(files[layer].path):
                     handles[layer].write(content)
                 checksums[layer] = zlib.crc32(content, checksums[layer])
             group += 1
             last = group == len(forward.sample.offsets) - 1
             if time.monotonic() - saved > _SAVE_SECONDS or last:
-                for handle in handles.values():
-                    os.fsync(handle.fileno())
+                for layer, handle in handles.items():
+                    with explain_full_disk(files[layer].path):
+                        handle.flush()
+                        os.fsync(handle.fileno())
                 write_json(progress_file, {"group": group, "checksums": checksums})
                 log(f"states: {offset + len(states[0]):,} of {size:,}")
                 saved = time.monotonic()
@@ -382,7 +396,7 @@ def states_in_memory(forward: Forward, layers: Sequence[int], log: Log = print_l
             for rows, found in zip(store, states, strict=True):
                 rows[offset : offset + len(found)] = found
         for layer in some:
-            yield layer, Array(store.pop(0))
+            yield layer, Array(store.pop(0), LayerFile.neighbours)
 
 
 def _free_memory(device: torch.device) -> int:
@@ -393,4 +407,3 @@ def _free_memory(device: torch.device) -> int:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable")))
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")  # not Linux: what is installed
-

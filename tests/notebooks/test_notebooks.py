@@ -39,6 +39,7 @@ def test_there_are_notebooks() -> None:
         "01_prepare_data",
         "02_pretrain",
         "03_finetune",
+        "07_mutual_information",
     ]
 
 
@@ -138,6 +139,34 @@ def test_finetune_notebook(small_arguments: list[str], tmp_path: Path) -> None:
     stopped = papermill("notebooks/03_finetune.ipynb", str(out), *arguments, "-p", "tasks", "word_oder")
     assert stopped.returncode != 0
     assert "ParameterError: unknown task 'word_oder': did you mean 'word_order'?" in stopped.stderr
+
+
+def test_information_notebook(small_arguments: list[str], tmp_path: Path) -> None:
+    """Pre-trains the three models, measures them, shows figure, table, verdicts and bias; `-p runs` chooses one."""
+    out = tmp_path / "out.ipynb"
+    arguments = [*small_arguments, "-p", "clusters", "20", "-p", "kmeans_seeds", "2"]
+    done = papermill("notebooks/07_mutual_information.ipynb", str(out), *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    for expected in (
+        "vanilla restores most in the first few layers",
+        "after one decoder block 3ML is level with vanilla",
+        "after encoder block 2",
+        "decoder input",
+        "Shuffled tokens give",
+        "Estimates on synthetic states",
+        "Corrected (bits)",
+    ):
+        assert expected in text
+    assert len(list((tmp_path / "runs" / "mutual_information").glob("*/record.json"))) == 3
+    (run,) = (tmp_path / "runs" / "pretrain").glob("cross-*")
+    done = papermill("notebooks/07_mutual_information.ipynb", str(out), *arguments, "-p", "runs", run.name)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    assert "not measured: no vanilla run" in text and "3ML_self" not in text
+    wrong = papermill("notebooks/07_mutual_information.ipynb", str(out), *arguments, "-p", "runs", "cross-40")
+    assert wrong.returncode != 0
+    assert "CheckpointError: runs: cross-40 is no finished run" in wrong.stderr
 
 
 def test_cells_can_be_run_again(small: dict, tmp_path: Path) -> None:

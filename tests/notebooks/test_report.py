@@ -48,6 +48,7 @@ def test_the_report_is_there() -> None:
         "01_prepare_data.html",
         "02_pretrain.html",
         "03_finetune.html",
+        "07_mutual_information.html",
     }
 
 
@@ -131,6 +132,23 @@ def test_finetuning_behind_the_report() -> None:
         "Failed and collapsed runs",
     ):
         assert expected in page
+
+
+def test_information_behind_the_report() -> None:
+    """Every value of the figure stands in the table and in a record; the floor is below, the ceiling above it."""
+    page = (REPORT / "07_mutual_information.html").read_text(encoding="utf-8")
+    records = records_of("mutual_information")
+    assert [record["parameters"]["architecture"] for record in records] == ["vanilla", "self", "cross"]
+    assert len({record["data"]["sample"] for record in records}) == 1
+    for record in records:
+        assert record["data"]["run"] in page
+        for layer in record["metrics"]["layers"]:
+            corrected = sum(layer["corrected"]) / len(layer["corrected"])
+            assert f">{corrected:.3f}<" in page
+            assert corrected < min(layer["plug_in"]) <= layer["entropy"]
+            assert max(layer["floor"]) < min(layer["plug_in"]) or layer["layer"] == 0
+    for expected in ("The paper&#39;s statements", "Plug-in (bits)", "ceiling", "floor", "behind the final LayerNorm"):
+        assert expected in page or expected.replace("&#39;", "&#x27;") in page
 
 
 def notebook(path: Path, *cells) -> None:

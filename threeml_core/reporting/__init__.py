@@ -21,6 +21,16 @@ from threeml_core.reporting.finetuning import (
     runs_table,
 )
 from threeml_core.reporting.html import build_report
+from threeml_core.reporting.information import (
+    bias_table,
+    choices_table,
+    information_cost_table,
+    information_table,
+    plot_bias,
+    plot_information,
+    sample_table,
+    statement_table,
+)
 from threeml_core.reporting.tables import (
     Table,
     comparable,
@@ -37,7 +47,9 @@ __all__ = [
     "Figure",
     "Table",
     "ablation_table",
+    "bias_table",
     "build_report",
+    "choices_table",
     "comparable",
     "comparison_of_models",
     "comparison_table",
@@ -49,9 +61,13 @@ __all__ = [
     "finetune_plan",
     "flops_table",
     "glue_table",
+    "information_cost_table",
+    "information_table",
     "parameter_table",
     "perplexity_table",
     "plateau_statement",
+    "plot_bias",
+    "plot_information",
     "plot_learning_curves",
     "plot_speedups",
     "plot_spread",
@@ -60,6 +76,8 @@ __all__ = [
     "printed_against_computed",
     "protocol_table",
     "runs_table",
+    "sample_table",
     "speed_table",
     "speedup_table",
+    "statement_table",
 ]

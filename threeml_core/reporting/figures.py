@@ -31,7 +31,7 @@ COLORS = {"vanilla": "#2f8fd8", "self": "#e0701a", "cross": "#1a9e77", "other": 
 STYLES = {"vanilla": ":", "self": "-", "cross": "--"}
 MARKERS = {"vanilla": "s", "self": "o", "cross": "D"}
 
-_RC: Any = {
+RC: Any = {  # of every figure
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
@@ -63,7 +63,7 @@ class Figure:
     def __init__(self, figure: MatplotlibFigure, alt: str) -> None:
         self.alt = alt
         buffer = io.StringIO()
-        with matplotlib.rc_context(_RC):
+        with matplotlib.rc_context(RC):
             figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
         plt.close(figure)
         svg = buffer.getvalue()
@@ -84,8 +84,9 @@ class Figure:
         return f'<figure class="study">{self.svg}<figcaption>{html.escape(self.alt)}</figcaption></figure>'
 
 
-def _axes(columns: int = 1, height: float = 3.4) -> tuple[MatplotlibFigure, Any]:
-    with matplotlib.rc_context(_RC):
+def new_axes(columns: int = 1, height: float = 3.4) -> tuple[MatplotlibFigure, Any]:
+    """A figure as wide as the page with `columns` panels side by side; call it under `rc_context(RC)`."""
+    with matplotlib.rc_context(RC):
         figure, axes = plt.subplots(1, columns, figsize=(7.4, height), squeeze=False, layout="constrained")
         for axis in axes[0]:
             axis.grid(True)
@@ -95,8 +96,8 @@ def _axes(columns: int = 1, height: float = 3.4) -> tuple[MatplotlibFigure, Any]
 
 def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str) -> Figure:
     """Training loss, and validation perplexity at masked positions with the unigram's, of comparable runs."""
-    with matplotlib.rc_context(_RC):
-        figure, (left, right) = _axes(2)
+    with matplotlib.rc_context(RC):
+        figure, (left, right) = new_axes(2)
         runs = list(others)
         for run in runs:
             lines = read_metrics(run.folder(runs_dir) / "metrics.jsonl")
@@ -132,8 +133,8 @@ def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str)
 def plot_speedups(recipe: str, mode: flops.Mode = "paper") -> Figure:
     """Speed-up in FLOPs against the mask rate, over the vanilla model at 15% and at the same rate (Figure 5's axis)."""
     rates = np.linspace(0.05, 0.7, 27)
-    with matplotlib.rc_context(_RC):
-        figure, axes = _axes(2, 3.2)
+    with matplotlib.rc_context(RC):
+        figure, axes = new_axes(2, 3.2)
         ends: list[str] = []
         for axis, baseline in zip(axes, (0.15, None), strict=True):
             for architecture in ("vanilla", "self", "cross"):
@@ -170,8 +171,8 @@ def plot_token_frequencies(counts: Sequence[int] | np.ndarray) -> Figure:
     ordered = np.sort(np.asarray(counts)[np.asarray(counts) > 0])[::-1]
     shares = ordered / ordered.sum()
     perplexity = float(np.exp(-(shares * np.log(shares)).sum()))
-    with matplotlib.rc_context(_RC):
-        figure, (axis,) = _axes()
+    with matplotlib.rc_context(RC):
+        figure, (axis,) = new_axes()
         axis.loglog(np.arange(1, len(ordered) + 1), ordered, color=COLORS["vanilla"], linewidth=2)
         axis.set(xlabel="rank of the token", ylabel="occurrences in the training blocks")
     return Figure(
@@ -188,7 +189,7 @@ def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
         return _nothing(study)
     color = COLORS[study.architecture or "other"]
     ends = []
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(RC):
         figure, axes = _panels(len(results))
         for axis, result in zip(axes, results, strict=True):
             assert result.chance is not None and result.score is not None
@@ -219,8 +220,8 @@ def plot_spread(study: GlueStudy) -> Figure:
     if not results:
         return _nothing(study)
     color = COLORS[study.architecture or "other"]
-    with matplotlib.rc_context(_RC):
-        figure, (axis,) = _axes(height=0.6 + 0.45 * len(results))
+    with matplotlib.rc_context(RC):
+        figure, (axis,) = new_axes(height=0.6 + 0.45 * len(results))
         for row, result in enumerate(results):
             ended = [100 * record.metrics["score"] for record in result.records if record.failure is None]
             axis.scatter(ended, [row] * len(ended), color=COLORS["reference"], s=18, alpha=0.5, label="a run")
@@ -244,8 +245,8 @@ def plot_spread(study: GlueStudy) -> Figure:
 
 
 def _nothing(study: GlueStudy) -> Figure:
-    with matplotlib.rc_context(_RC):
-        figure, (axis,) = _axes(height=1)
+    with matplotlib.rc_context(RC):
+        figure, (axis,) = new_axes(height=1)
         axis.text(0.5, 0.5, "no task has a result", ha="center", va="center", color=INK)
         axis.set_axis_off()
     return Figure(figure, f"{study.name}: no run of any task ended, so there is nothing to draw.")

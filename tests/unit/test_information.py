@@ -1,0 +1,222 @@
+"""Mutual information: the estimates against closed forms, and what they are computed from."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.metrics import mutual_info_score
+
+from threeml_core.clustering import Array, _cluster, _OnCPU, _OnTorch, cluster
+from threeml_core.errors import ParameterError
+from threeml_core.information import (
+    JointCounts,
+    corrected_information,
+    estimate_layer,
+    grassberger_entropy,
+    plug_in_entropy,
+)
+from threeml_core.mixtures import Mixture
+from threeml_core.mutual_information import bias_study, layer_mutual_information
+
+CPU = torch.device("cpu")
+
+
+def pairs(joint: np.ndarray, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """`size` draws of (row, column) from a table of probabilities."""
+    cells = np.random.default_rng(seed).choice(joint.size, size, p=joint.ravel() / joint.sum())
+    return cells // joint.shape[1], cells % joint.shape[1]
+
+
+def true_information(joint: np.ndarray) -> float:
+    joint = joint / joint.sum()
+    product = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+    some = joint > 0
+    return float((joint[some] * np.log(joint[some] / product[some])).sum())
+
+
+def plug_in(rows: np.ndarray, columns: np.ndarray) -> float:
+    return JointCounts(rows, columns).plug_in_information()
+
+
+def sparse_table(rows: int = 200, columns: int = 250, sharpness: float = 50.0) -> np.ndarray:
+    """Rows of unequal weight that prefer a few of the Zipf-distributed columns, as clusters and tokens do."""
+    rng = np.random.default_rng(0)
+    prior = 1 / np.arange(1, columns + 1)
+    prior /= prior.sum()
+    return rng.dirichlet(np.ones(rows))[:, None] * rng.dirichlet(prior * sharpness, rows)
+
+
+# -- estimates from counts ------------------------------------------------------------------------------------
+
+
+def test_plug_in_is_the_information_of_the_frequencies() -> None:
+    table = np.array([[30, 10, 0], [5, 5, 50]])
+    rows, columns = (np.repeat(axis.ravel(), table.ravel()) for axis in np.indices(table.shape))
+    assert plug_in(rows, columns) == pytest.approx(true_information(table), rel=1e-12)
+    assert plug_in(rows, columns) == pytest.approx(mutual_info_score(rows, columns), rel=1e-9)
+    assert plug_in_entropy(table.sum(0)) == pytest.approx(scipy.stats.entropy(table.sum(0)), rel=1e-12)
+    assert plug_in(rows, rows) == pytest.approx(plug_in_entropy(table.sum(1)), rel=1e-12)
+
+
+def test_grassberger_follows_its_recurrence() -> None:
+    """G(1) = -γ - ln 2, G(2) = 2 - γ - ln 2, G(2n + 1) = G(2n), G(2n + 2) = G(2n) + 2/(2n + 1)."""
+    g = {1: -np.euler_gamma - math.log(2), 2: 2 - np.euler_gamma - math.log(2)}
+    for n in range(1, 20):
+        g[2 * n + 1] = g[2 * n]
+        g[2 * n + 2] = g[2 * n] + 2 / (2 * n + 1)
+    counts = np.arange(1, 40)
+    total = counts.sum()
+    expected = math.log(total) - sum(n * g[n] for n in counts.tolist()) / total
+    assert grassberger_entropy(counts) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_corrected_estimate_is_nearer_than_plug_in_and_than_subtracting_the_floor() -> None:
+    """At the paper's 500 states a row it is within 2%, where the plug-in estimate is more than 5% too high."""
+    joint = sparse_table()
+    truth = true_information(joint)
+    rows, columns = pairs(joint, 500 * len(joint), 1)
+    raw, corrected = plug_in(rows, columns), corrected_information(rows, columns)
+    floor = plug_in(rows, np.random.default_rng(0).permutation(columns))
+    assert corrected == pytest.approx(truth, rel=0.02)
+    assert raw > 1.05 * truth
+    assert abs(corrected - truth) < 0.2 * min(abs(raw - truth), abs(raw - floor - truth))
+
+
+def test_the_floor_is_what_theory_says() -> None:
+    """For independent pairs the plug-in estimate has mean (R - 1)(C - 1)/2N to first order."""
+    rng = np.random.default_rng(0)
+    size, r, c = 100_000, 20, 30
+    rows, columns = rng.integers(r, size=size), rng.integers(c, size=size)
+    expected = (r - 1) * (c - 1) / (2 * size)
+    found = np.mean([plug_in(rows, rng.permutation(columns)) for _ in range(20)])
+    assert found == pytest.approx(expected, rel=0.1)
+
+
+def test_standard_error_is_the_deviation_over_samples() -> None:
+    joint = sparse_table(20, 10)
+    found = [plug_in(*pairs(joint, 5000, seed)) for seed in range(200)]
+    assert JointCounts(*pairs(joint, 5000, 0)).standard_error() == pytest.approx(np.std(found), rel=0.2)
+
+
+def test_estimate_layer_does_not_mind_the_order_of_the_states() -> None:
+    rows, columns = pairs(sparse_table(), 20_000, 0)
+    order = np.lexsort((columns, rows))
+    a = estimate_layer([rows], columns, 0, 4)
+    b = estimate_layer([rows[order]], columns[order], 0, 4)
+    assert a.plug_in == pytest.approx(b.plug_in, rel=1e-12)
+    assert a.value == pytest.approx(b.value, abs=0.02)
+    assert 0 < a.floor[0] < a.plug_in[0] < a.entropy and a.states == 20_000
+
+
+# -- mixtures: the whole way from states ----------------------------------------------------------------------
+
+
+def test_the_closed_form_of_a_mixture() -> None:
+    mixture = Mixture(20, 10, 0.3)
+    joint = np.full((20, 10), 0.7 / 10)
+    joint[np.arange(20), np.arange(20) % 10] += 0.3
+    assert mixture.mutual_information == pytest.approx(true_information(joint), rel=1e-12)
+    assert Mixture(20, 10, 0.0).mutual_information == pytest.approx(0, abs=1e-12)
+    assert Mixture(20, 10, 1.0).mutual_information == pytest.approx(math.log(10), rel=1e-12)
+
+
+@pytest.mark.parametrize("coupling", [0.0, 0.3, 0.7, 1.0])
+def test_layer_mutual_information_is_within_two_percent_of_the_truth(coupling: float) -> None:
+    """0, partial, maximal; both estimates at 5,000 states a cluster, the corrected one at the paper's 500."""
+    mixture = Mixture(50, 50, coupling)
+    tolerance = 0.02 * (mixture.mutual_information if coupling else mixture.entropy)
+    for clusters, each, estimates in ((600, 500, ("corrected",)), (100, 5000, ("corrected", "plug_in"))):
+        states, tokens = mixture.sample(clusters * each, seed=1)
+        found = layer_mutual_information(states, tokens, clusters, seeds=(0, 1))
+        for name in estimates:
+            assert getattr(found, name) == pytest.approx([mixture.mutual_information] * 2, abs=tolerance), name
+        assert found.entropy == pytest.approx(mixture.entropy, abs=0.01)
+
+
+def test_the_bias_falls_with_the_number_of_states() -> None:
+    points = bias_study(clusters=100, tokens=25, couplings=(0.0, 0.5), states_per_cluster=(5, 50, 500))
+    for coupling in (0.0, 0.5):
+        few, more, many = (point for point in points if point.coupling == coupling)
+        assert few.plug_in - few.truth > 3 * (more.plug_in - more.truth) > 9 * (many.plug_in - many.truth) > 0
+        for point in (few, more, many):
+            assert abs(point.corrected - point.truth) < 0.7 * (point.plug_in - point.truth)
+        assert many.corrected == pytest.approx(many.truth, abs=0.02)
+
+
+# -- clustering -----------------------------------------------------------------------------------------------
+
+
+def blurred(size: int = 20_000, width: int = 24, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """States without clear clusters: a token's vector, a context's, and noise."""
+    rng = np.random.default_rng(seed)
+    tokens, contexts = rng.zipf(1.3, size) % 100, rng.integers(30, size=size)
+    vectors, places = np.random.default_rng(9).normal(size=(2, 100, width))
+    states = vectors[tokens] + 0.7 * places[contexts] + 0.5 * rng.normal(size=(size, width))
+    return states.astype(np.float16), tokens
+
+
+def test_both_back_ends_give_the_same_clusters() -> None:
+    states, tokens = blurred()
+    for seed in range(2):
+        ours, theirs = (_cluster(Array(states), 200, seed, 2, 1024, CPU, back_end) for back_end in (_OnCPU, _OnTorch))
+        assert (ours == theirs).mean() > 0.999
+        assert mutual_info_score(ours, tokens) == pytest.approx(mutual_info_score(theirs, tokens), abs=2e-3)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_same_information() -> None:
+    states, tokens = blurred()
+    on_gpu = layer_mutual_information(torch.from_numpy(states).cuda(), tokens, 200, device="cuda")
+    on_cpu = layer_mutual_information(states, tokens, 200)
+    assert on_gpu.value == pytest.approx(on_cpu.value, abs=2 * on_cpu.error)
+
+
+def test_every_row_goes_to_its_nearest_centre() -> None:
+    states, _ = blurred(3000)
+    centres = torch.from_numpy(states[:50]).float()
+    expected = torch.cdist(torch.from_numpy(states).double(), centres.double()).argmin(1).numpy()
+    for back_end in (_OnCPU, _OnTorch):
+        model = back_end(centres.clone())
+        model.update(centres)  # each centre wins itself and stays
+        assert (model.assign(torch.from_numpy(states).float()) == expected).mean() > 0.9995
+
+
+def test_information_equals_that_of_scikit_learn_by_the_book() -> None:
+    """MiniBatchKMeans with its defaults (k-means++) on the same states: equal within the spread over seeds."""
+    states, tokens = blurred(40_000)
+    ours = [mutual_info_score(cluster(Array(states), 400, seed, 1, 4096), tokens) for seed in range(4)]
+    single = states.astype(np.float32)
+    book = [mutual_info_score(MiniBatchKMeans(400, random_state=s).fit(single).labels_, tokens) for s in range(4)]
+    assert abs(np.mean(ours) - np.mean(book)) < np.ptp(ours) + np.ptp(book)
+
+
+def test_a_seed_decides_and_the_order_of_rows_does_not_matter_much() -> None:
+    states, tokens = blurred()
+    first = cluster(Array(states), 100, 3, 1, 1000)
+    assert np.array_equal(first, cluster(Array(states), 100, 3, 1, 1000))
+    assert not np.array_equal(first, cluster(Array(states), 100, 4, 1, 1000))
+    order = np.argsort(tokens, kind="stable")
+    in_order = cluster(Array(states[order]), 100, 3, 1, 1000)
+    assert mutual_info_score(in_order, tokens[order]) == pytest.approx(mutual_info_score(first, tokens), rel=0.03)
+
+
+def test_rows_that_are_all_alike() -> None:
+    """Layer 0 holds a [MASK] embedding and a position: as many different rows as positions."""
+    states = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float16)[np.arange(1000) % 7]
+    for back_end in (_OnCPU, _OnTorch):
+        labels = _cluster(Array(states), 50, 0, 1, 100, CPU, back_end)
+        for row in range(7):
+            assert set(labels[row::7]).isdisjoint(labels[(row + 1) % 7 :: 7])
+
+
+def test_fewer_states_than_clusters() -> None:
+    with pytest.raises(ParameterError, match="clusters=100, but there are only 60 states"):
+        cluster(Array(np.zeros((60, 4))), 100, 0, 1, 1000)
+    assert len(set(cluster(Array(np.eye(60)), 60, 0, 1, 1000).tolist())) == 60
+    with pytest.raises(ParameterError, match="expected one token for each state"):
+        layer_mutual_information(np.zeros((60, 4)), np.zeros(59, int), 10)

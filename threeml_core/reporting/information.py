@@ -1,0 +1,295 @@
+"""Tables and figures of mutual information (Figure 4): layer by layer, the paper's statements, the estimate's bias."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import matplotlib
+
+from threeml_core.config import MODEL_NAMES, StudyConfig
+from threeml_core.information import NATS_TO_BITS, BiasPoint, LayerInformation
+from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
+from threeml_core.reporting.tables import Table
+from threeml_core.results import RunRecord
+
+LEVEL = 0.9
+"""Our reading of "a similar level": at least this share of the vanilla model's last layer. The paper has no number."""
+
+MOST = 0.5
+"""Our reading of "the largest amount": more than this share of what the last layer has gained."""
+
+
+def layers_of(record: RunRecord) -> list[LayerInformation]:
+    """What a run of stage `mutual_information` measured, layer by layer."""
+    return [LayerInformation(**values) for values in record.metrics["layers"]]
+
+
+def _name(record: RunRecord) -> str:
+    parameters = record.parameters
+    return f"{MODEL_NAMES[parameters['architecture']]}-{parameters['mask_rate']:.0%}"
+
+
+def _is_vanilla(record: RunRecord) -> bool:
+    return record.parameters["architecture"] == "vanilla"
+
+
+def _layer_name(record: RunRecord, layer: int) -> str:
+    if _is_vanilla(record):
+        return f"after encoder block {layer}" if layer else "embedding"
+    return f"after decoder block {layer}" if layer else "decoder input"
+
+
+def choices_table(config: StudyConfig) -> Table:
+    """What the paper leaves open, or what is asked of it, and what is done here."""
+    norm = "behind the final LayerNorm, as the head" if config.states_final_norm else "before the final LayerNorm"
+    rows = [
+        ("Text", "states_text", config.states_text, "not said"),
+        ("Corruption", "", "that of the model's own pre-training, exact counts", "40% for all models"),
+        ("Seed of blocks and corruption", "states_seed", f"{config.states_seed}", "not said"),
+        ("[MASK]s whose token is among", "top_tokens", f"the {config.top_tokens:,} most frequent", "the same: 1,000"),
+        ("States a layer, at most", "states_per_layer", f"{config.states_per_layer:,}", "5,000,000"),
+        ("Last layer of a pre-LN model", "states_final_norm", norm, "not said"),
+        ("Clusters", "clusters", f"{config.clusters:,}", "10,000"),
+        ("k-means", "kmeans_passes", f"mini-batch, {config.kmeans_passes} passes, k-means|| start", "mini-batch"),
+        ("k-means seeds", "kmeans_seeds", f"{config.kmeans_seeds}", "not said"),
+        ("Estimate", "", "plug-in, and one with the bias taken out", "not said; after Voita et al.: plug-in"),
+    ]
+    names = ("Choice", "Parameter", "Here", "The paper")
+    return Table([dict(zip(names, row, strict=True)) for row in rows], "What is measured")
+
+
+def information_table(records: Sequence[RunRecord]) -> Table:
+    """Every layer of every model: the paper's estimate in nats and bits, the corrected one, floor, spread, share."""
+    rows = []
+    for record in records:
+        for found in layers_of(record):
+            plug_in = sum(found.plug_in) / len(found.plug_in)
+            rows.append(
+                {
+                    "Model": _name(record),
+                    "Layer": f"{found.layer}",
+                    "States": _layer_name(record, found.layer),
+                    "Plug-in (nats)": f"{plug_in:.3f}",
+                    "Plug-in (bits)": f"{plug_in * NATS_TO_BITS:.3f}",
+                    "Spread over k-means seeds": f"{max(found.plug_in) - min(found.plug_in):.3f}",
+                    "On shuffled tokens": f"{sum(found.floor) / len(found.floor):.3f}",
+                    "Corrected (nats)": f"{found.value:.3f}",
+                    "Corrected (bits)": f"{found.value * NATS_TO_BITS:.3f}",
+                    "Error (nats)": f"{found.error:.3f}",
+                    "Of the tokens' entropy": f"{found.value / found.entropy:.1%}",
+                    "Clusters in use": f"{round(sum(found.clusters_used) / len(found.clusters_used)):,}",
+                }
+            )
+    return Table(rows, "Mutual information between the states of [MASK]s and the tokens that stood there")
+
+
+def sample_table(records: Sequence[RunRecord]) -> Table:
+    """Where the states came from; only rows with the same [MASK]s can be compared."""
+    rows = []
+    for record in records:
+        p, d = record.parameters, record.data
+        found = layers_of(record)[0]
+        rows.append(
+            {
+                "Model": _name(record),
+                "Run": d["run"],
+                "Corruption": f"{p['mask_rate']:.0%}, {p['mask_split']}",
+                "Text": f"{p['states_text']}, {d['blocks']:,} of {d['text_blocks']:,} blocks",
+                "Frequent tokens": f"{d['frequent_tokens']:,}",
+                "States a layer": f"{d['states']:,}",
+                "Width": f"{found.width}",
+                "Clusters": f"{p['clusters']:,}",
+                "States a cluster": f"{d['states'] / p['clusters']:,.0f}",
+                "Entropy of the tokens (nats)": f"{found.entropy:.3f}",
+                "[MASK]s": d["sample"],
+            }
+        )
+    return Table(rows, "States")
+
+
+def information_cost_table(records: Sequence[RunRecord]) -> Table:
+    """What the wall clock and the memory said on this machine."""
+    rows = [
+        {
+            "Model": _name(record),
+            "Layers": f"{len(record.metrics['layers'])}",
+            "Running the model": f"{record.timing['states_seconds']:.1f} s",
+            "Clustering and estimates": f"{record.timing['clustering_seconds']:.1f} s",
+            "Peak memory": f"{record.timing['peak_memory_bytes'] / 2**20:,.0f} MiB",
+        }
+        for record in records
+    ]
+    return Table(rows, "Cost on this machine")
+
+
+def statement_table(records: Sequence[RunRecord]) -> Table:
+    """The two statements of section 4.2, each with a verdict from the corrected values and two errors either side.
+
+    The error is that of clustering and sampling; how far another pre-training seed would be, one model cannot say.
+    """
+    rows = []
+    vanilla = [record for record in records if _is_vanilla(record)]
+    for record in vanilla:
+        rows.append({"Statement": _FIRST, "Model": _name(record), **_first_statement(record)})
+    for record in records:
+        if not _is_vanilla(record):
+            same = [other for other in vanilla if other.data["sample"] == record.data["sample"]]
+            found = _second_statement(record, same[0]) if same else {"Verdict": _no_vanilla(vanilla)}
+            rows.append({"Statement": _SECOND, "Model": _name(record), **found})
+    if not vanilla:
+        rows.insert(0, {"Statement": _FIRST, "Verdict": "not measured: no vanilla run"})
+    if len(vanilla) == len(records):
+        rows.append({"Statement": _SECOND, "Verdict": "not measured: no 3ML run"})
+    return Table(rows, "The paper's statements, and what these models say")
+
+
+_FIRST = "vanilla restores most in the first few layers"
+_SECOND = "after one decoder block 3ML is level with vanilla's last layer"
+
+
+def _no_vanilla(vanilla: Sequence[RunRecord]) -> str:
+    return "not comparable: vanilla was asked about other [MASK]s" if vanilla else "not measured: no vanilla run"
+
+
+def _first_statement(record: RunRecord) -> dict[str, str]:
+    layers = {found.layer: found for found in layers_of(record)}
+    last = record.parameters["num_hidden_layers"]
+    few = max(1, last // 4)
+    if not {0, few, last} <= layers.keys() or few == last:
+        return {"Verdict": f"not measured: it needs layers 0, {few} and {last}"}
+    start, early, end = layers[0], layers[few], layers[last]
+    gain = end.value - start.value
+    if gain <= 2 * math.hypot(start.error, end.error):
+        return {"Verdict": "undecided: the last layer holds no more than the embedding"}
+    share = (early.value - start.value) / gain
+    error = math.hypot(early.error, share * end.error, (1 - share) * start.error) / gain
+    rest = end.value - early.value
+    return {
+        "Measured": f"layers 1 to {few} of {last}: {share:.0%} of the gain; the others: {rest:+.3f} nats",
+        "Two errors": f"{share - 2 * error:.0%} to {share + 2 * error:.0%}",
+        "Holds if": f"above {MOST:.0%}",
+        "Verdict": _verdict(share, error, MOST),
+    }
+
+
+def _second_statement(record: RunRecord, vanilla: RunRecord) -> dict[str, str]:
+    layers = {found.layer: found for found in layers_of(record)}
+    reference = {found.layer: found for found in layers_of(vanilla)}
+    last = vanilla.parameters["num_hidden_layers"]
+    if 1 not in layers or last not in reference:
+        return {"Verdict": f"not measured: it needs decoder layer 1 and vanilla's layer {last}"}
+    first, end = layers[1], reference[last]
+    if end.value <= 2 * end.error:
+        return {"Verdict": "undecided: the vanilla model's last layer says nothing about the tokens"}
+    share = first.value / end.value
+    error = math.hypot(first.error, share * end.error) / end.value
+    return {
+        "Measured": f"{first.value:.3f} against {end.value:.3f} nats: {share:.0%}",
+        "Two errors": f"{share - 2 * error:.0%} to {share + 2 * error:.0%}",
+        "Holds if": f"at least {LEVEL:.0%}",
+        "Verdict": _verdict(share, error, LEVEL),
+    }
+
+
+def _verdict(value: float, error: float, bound: float) -> str:
+    if value - 2 * error > bound:
+        return "holds"
+    return "does not hold" if value + 2 * error < bound else "undecided"
+
+
+def plot_information(records: Sequence[RunRecord]) -> Figure:
+    """Figure 4: mutual information against the blocks that the [MASK]s have passed; plug-in and corrected."""
+    ends = []
+    with matplotlib.rc_context(RC):
+        figure, axes = new_axes(2, 3.6)
+        top = 0.0
+        for record in records:
+            layers, name = layers_of(record), record.parameters["architecture"]
+            at = [found.layer for found in layers]
+            plug_in = [sum(found.plug_in) / len(found.plug_in) for found in layers]
+            look = {"color": COLORS[name], "linestyle": STYLES[name], "marker": MARKERS[name], "markersize": 5}
+            axes[0].plot(at, plug_in, label=_name(record), linewidth=2, **look)
+            values, errors = [found.value for found in layers], [2 * found.error for found in layers]
+            axes[1].errorbar(at, values, yerr=errors, capsize=2, linewidth=2, label=_name(record), **look)
+            top = max(top, *plug_in)
+            ends.append(
+                f"{_name(record)} {values[-1]:.2f} nats after {_layer_name(record, at[-1]).split('after ')[-1]}"
+            )
+        found = [layer for record in records for layer in layers_of(record)]
+        floor = sum(sum(layer.floor) / len(layer.floor) for layer in found) / len(found)
+        ceiling = max(layer.entropy for layer in found)
+        axes[0].axhline(floor, color=COLORS["reference"], linestyle="-.", label="shuffled tokens (floor)")
+        axes[1].axhline(0, color=COLORS["reference"], linestyle="-.")
+        for axis, title in zip(axes, ("plug-in, as in the paper", "bias taken out"), strict=True):
+            axis.set(xlabel="blocks that the [MASK]s have passed", ylabel="nats", title=title)
+            axis.set_ylim(-0.05 * top, 1.3 * top)
+            axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+            if ceiling <= 1.2 * top:
+                axis.axhline(ceiling, color=INK, linewidth=1)
+            axis.annotate(
+                f"ceiling: {ceiling:.2f} nats{'' if ceiling <= 1.2 * top else ' ↑'}",
+                (0.98, 0.97),
+                xycoords="axes fraction",
+                ha="right",
+                va="top",
+                fontsize=9,
+                color=INK,
+            )
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
+    return Figure(
+        figure,
+        "Mutual information between the states of [MASK]s and the tokens that stood there, by the number of blocks "
+        "passed: encoder blocks of the vanilla model, decoder blocks of 3ML. Bias taken out: "
+        f"{'; '.join(ends)}. Shuffled tokens give {floor:.2f} by plug-in, the tokens' entropy is {ceiling:.2f}.",
+    )
+
+
+def bias_table(points: Sequence[BiasPoint]) -> Table:
+    """Estimates on synthetic states beside the truth."""
+    rows = [
+        {
+            "Coupling": f"{point.coupling:g}",
+            "States": f"{point.states:,}",
+            "Truth (nats)": f"{point.truth:.3f}",
+            "Plug-in": f"{point.plug_in:.3f}",
+            "Corrected": f"{point.corrected:.3f}",
+            "On shuffled tokens": f"{point.floor:.3f}",
+        }
+        for point in points
+    ]
+    return Table(rows, "Estimates on mixtures whose mutual information is known")
+
+
+def plot_bias(points: Sequence[BiasPoint]) -> Figure:
+    """Plug-in, corrected and shuffled estimates against the number of states, a panel for each known truth."""
+    couplings = sorted({point.coupling for point in points})
+    top = 1.1 * max(point.plug_in for point in points)
+    with matplotlib.rc_context(RC):
+        figure, axes = new_axes(len(couplings), 3.2)
+        for axis, coupling in zip(axes, couplings, strict=True):
+            here = [point for point in points if point.coupling == coupling]
+            sizes = [point.states for point in here]
+            for key, label, color, style, marker in (
+                ("plug_in", "plug-in", "vanilla", "-", "s"),
+                ("corrected", "corrected", "self", "--", "o"),
+                ("floor", "shuffled tokens", "reference", "-.", "D"),
+            ):
+                values = [getattr(point, key) for point in here]
+                axis.plot(sizes, values, color=COLORS[color], linestyle=style, marker=marker, markersize=4, label=label)
+            axis.axhline(here[0].truth, color=INK, linewidth=1, label="truth")
+            axis.set_xscale("log")
+            axis.set(xlabel="states", title=f"truth: {here[0].truth:.2f} nats", ylim=(-0.2, top))
+        axes[0].set_ylabel("nats")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
+    largest = max(point.states for point in points)
+    worst = max(abs(point.corrected - point.truth) for point in points if point.states == largest)
+    excess = max(point.plug_in - point.truth for point in points if point.states == min(p.states for p in points))
+    return Figure(
+        figure,
+        "Estimates on synthetic states of known mutual information as the number of states grows: with the fewest the "
+        f"plug-in estimate is up to {excess:.2f} nats too high; with {largest:,} the corrected one is within "
+        f"{worst:.3f}.",
+    )
