@@ -37,6 +37,7 @@ from threeml_core.masking import CorruptedBatch, Masking, corrupt
 _GROUP = 256  # blocks corrupted at once; the unit of resuming
 _SAVE_SECONDS = 20.0
 _HALF = np.dtype(np.float16)
+_HEADER = 128  # bytes before the states in a .npy file of two dimensions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,23 +215,23 @@ class LayerFile:
     shape: tuple[int, int]
     neighbours: int = 64
 
-    @property
-    def _offset(self) -> int:
-        return self.path.stat().st_size - self.shape[0] * self.shape[1] * _HALF.itemsize
-
     def read(self, index: np.ndarray) -> Tensor:
         """(k, d) float16; places in a row are read at once."""
-        width, offset = self.shape[1], self._offset
+        width = self.shape[1]
         rows = np.empty((len(index), width), _HALF)
         ends = [*(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]
         start = 0
         with self.path.open("rb") as handle:
             for end in ends:
-                handle.seek(offset + int(index[start]) * width * _HALF.itemsize)
+                handle.seek(self.place(int(index[start])))
                 if handle.readinto(rows[start:end].data.cast("B")) < rows[start:end].nbytes:
                     raise DamagedFileError(f"damaged states: {self.path} is truncated; remove its folder and run again")
                 start = end
         return torch.from_numpy(rows)
+
+    def place(self, row: int) -> int:
+        """Byte at which a row begins."""
+        return _HEADER + row * self.shape[1] * _HALF.itemsize
 
     def create(self) -> None:
         """The file in its full length, without contents."""
@@ -242,7 +243,7 @@ class LayerFile:
             header = np.load(self.path, mmap_mode="r")
         except (OSError, ValueError):
             return False
-        return header.shape == self.shape and header.dtype == _HALF
+        return (header.shape, header.dtype, header.offset) == (self.shape, _HALF, _HEADER)
 
     def checksum(self) -> int:
         """CRC-32 of the states."""
@@ -294,7 +295,7 @@ def collect_states(
     with contextlib.ExitStack() as stack:
         handles = {k: stack.enter_context(file.path.open("r+b")) for k, file in files.items()}
         for layer, file in files.items():
-            handles[layer].seek(file._offset + forward.sample.offsets[group] * file.shape[1] * _HALF.itemsize)
+            handles[layer].seek(file.place(forward.sample.offsets[group]))
         saved = time.monotonic()
         for offset, states in forward.run(layers, group):
             for layer, rows in zip(layers, states, strict=True):
