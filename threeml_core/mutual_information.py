@@ -291,6 +291,8 @@ def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
                 "sample": sample.fingerprint,
                 "data_id": setting.record.data["data_id"],
                 "corpus": setting.record.data["corpus"],
+                "perplexity_masked": setting.record.metrics["eval_perplexity_masked"],
+                "on_unigram_plateau": setting.record.metrics["on_unigram_plateau"],
                 "states": len(sample.tokens),
                 "frequent_tokens": int(sample.is_top.sum()),
                 "blocks": len(sample.order),

@@ -151,8 +151,8 @@ def test_information_notebook(small_arguments: list[str], tmp_path: Path) -> Non
     for expected in (
         "vanilla restores most in the first few layers",
         "after one decoder block 3ML is level with vanilla",
-        "after encoder block 2",
-        "decoder input",
+        "0 (embedding)",
+        "0 (decoder input)",
         "Shuffled tokens give",
         "Estimates on synthetic states",
         "Corrected (bits)",

@@ -35,9 +35,9 @@ def _is_vanilla(record: RunRecord) -> bool:
 
 
 def _layer_name(record: RunRecord, layer: int) -> str:
-    if _is_vanilla(record):
-        return f"after encoder block {layer}" if layer else "embedding"
-    return f"after decoder block {layer}" if layer else "decoder input"
+    if layer == 0:
+        return "0 (embedding)" if _is_vanilla(record) else "0 (decoder input)"
+    return f"{layer}"
 
 
 def choices_table(config: StudyConfig) -> Table:
@@ -51,7 +51,7 @@ def choices_table(config: StudyConfig) -> Table:
         ("States a layer, at most", "states_per_layer", f"{config.states_per_layer:,}", "5,000,000"),
         ("Last layer of a pre-LN model", "states_final_norm", norm, "not said"),
         ("Clusters", "clusters", f"{config.clusters:,}", "10,000"),
-        ("k-means", "kmeans_passes", f"mini-batch, {config.kmeans_passes} passes, k-means|| start", "mini-batch"),
+        ("k-means", "kmeans_passes", f"mini-batch, passes: {config.kmeans_passes}, start: k-means||", "mini-batch"),
         ("k-means seeds", "kmeans_seeds", f"{config.kmeans_seeds}", "not said"),
         ("Estimate", "", "plug-in, and one with the bias taken out", "not said; after Voita et al.: plug-in"),
     ]
@@ -68,17 +68,15 @@ def information_table(records: Sequence[RunRecord]) -> Table:
             rows.append(
                 {
                     "Model": _name(record),
-                    "Layer": f"{found.layer}",
-                    "States": _layer_name(record, found.layer),
+                    "Layer": _layer_name(record, found.layer),
                     "Plug-in (nats)": f"{plug_in:.3f}",
                     "Plug-in (bits)": f"{plug_in * NATS_TO_BITS:.3f}",
-                    "Spread over k-means seeds": f"{max(found.plug_in) - min(found.plug_in):.3f}",
+                    "Spread over seeds": f"{max(found.plug_in) - min(found.plug_in):.3f}",
                     "On shuffled tokens": f"{sum(found.floor) / len(found.floor):.3f}",
                     "Corrected (nats)": f"{found.value:.3f}",
                     "Corrected (bits)": f"{found.value * NATS_TO_BITS:.3f}",
                     "Error (nats)": f"{found.error:.3f}",
-                    "Of the tokens' entropy": f"{found.value / found.entropy:.1%}",
-                    "Clusters in use": f"{round(sum(found.clusters_used) / len(found.clusters_used)):,}",
+                    "Of the entropy": f"{found.value / found.entropy:.1%}",
                 }
             )
     return Table(rows, "Mutual information between the states of [MASK]s and the tokens that stood there")
@@ -89,23 +87,25 @@ def sample_table(records: Sequence[RunRecord]) -> Table:
     rows = []
     for record in records:
         p, d = record.parameters, record.data
-        found = layers_of(record)[0]
+        layers = layers_of(record)
+        blocks = (
+            f"{d['blocks']:,} of {d['text_blocks']:,}" if d["blocks"] < d["text_blocks"] else f"all {d['blocks']:,}"
+        )
         rows.append(
             {
-                "Model": _name(record),
                 "Run": d["run"],
+                "Perplexity, masked": f"{d['perplexity_masked']:.1f}",
                 "Corruption": f"{p['mask_rate']:.0%}, {p['mask_split']}",
-                "Text": f"{p['states_text']}, {d['blocks']:,} of {d['text_blocks']:,} blocks",
+                "Text": f"{p['states_text']}, {blocks} blocks",
                 "Frequent tokens": f"{d['frequent_tokens']:,}",
-                "States a layer": f"{d['states']:,}",
-                "Width": f"{found.width}",
-                "Clusters": f"{p['clusters']:,}",
+                "States": f"{d['states']:,}",
+                "Width": f"{layers[0].width}",
                 "States a cluster": f"{d['states'] / p['clusters']:,.0f}",
-                "Entropy of the tokens (nats)": f"{found.entropy:.3f}",
-                "[MASK]s": d["sample"],
+                "Entropy (nats)": f"{layers[0].entropy:.3f}",
+                "Sample": d["sample"],
             }
         )
-    return Table(rows, "States")
+    return Table(rows, "States of each layer; runs with the same sample were asked about the same [MASK]s")
 
 
 def information_cost_table(records: Sequence[RunRecord]) -> Table:
@@ -145,6 +145,7 @@ def statement_table(records: Sequence[RunRecord]) -> Table:
 
 
 _FIRST = "vanilla restores most in the first few layers"
+_PLATEAU = "undecided: a model that has not left the unigram plateau has nothing to restore"
 _SECOND = "after one decoder block 3ML is level with vanilla's last layer"
 
 
@@ -153,6 +154,8 @@ def _no_vanilla(vanilla: Sequence[RunRecord]) -> str:
 
 
 def _first_statement(record: RunRecord) -> dict[str, str]:
+    if record.data["on_unigram_plateau"]:
+        return {"Verdict": _PLATEAU}
     layers = {found.layer: found for found in layers_of(record)}
     last = record.parameters["num_hidden_layers"]
     few = max(1, last // 4)
@@ -174,6 +177,8 @@ def _first_statement(record: RunRecord) -> dict[str, str]:
 
 
 def _second_statement(record: RunRecord, vanilla: RunRecord) -> dict[str, str]:
+    if record.data["on_unigram_plateau"] or vanilla.data["on_unigram_plateau"]:
+        return {"Verdict": _PLATEAU}
     layers = {found.layer: found for found in layers_of(record)}
     reference = {found.layer: found for found in layers_of(vanilla)}
     last = vanilla.parameters["num_hidden_layers"]
