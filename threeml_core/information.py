@@ -77,8 +77,8 @@ def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> float:
     Grassberger's estimate on all pairs, on halves and on quarters of them, extrapolated to infinitely many by
     I(N) = I + a/N + b/N² (Strong et al., "Entropy and information in neural spike trains", 1998). At the paper's 500
     states a cluster it is within 2% on synthetic tables on which the plug-in estimate is 5 to 10% too high (tested);
-    with 5 or 20 states a cluster it is too high as well (`mutual_information.bias_study`). Subtracting the estimate on
-    shuffled tokens instead would take away too much: the more is shared, the fewer cells of the table are in use.
+    with fewer it errs as well, on either side (`mutual_information.bias_study`). Subtracting the estimate on shuffled
+    tokens instead would take away too much: the more is shared, the fewer cells of the table are in use.
 
     Args:
         clusters: (N,) int, in random order.

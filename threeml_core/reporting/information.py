@@ -169,7 +169,7 @@ def _first_statement(record: RunRecord) -> dict[str, str]:
     error = math.hypot(early.error, share * end.error, (1 - share) * start.error) / gain
     rest = end.value - early.value
     return {
-        "Measured": f"layers 1 to {few} of {last}: {share:.0%} of the gain; the others: {rest:+.3f} nats",
+        "Measured": f"the first {few} of {last} blocks: {share:.0%} of the gain; the others: {rest:+.3f} nats",
         "Two errors": f"{share - 2 * error:.0%} to {share + 2 * error:.0%}",
         "Holds if": f"above {MOST:.0%}",
         "Verdict": _verdict(share, error, MOST),
@@ -218,9 +218,7 @@ def plot_information(records: Sequence[RunRecord]) -> Figure:
             values, errors = [found.value for found in layers], [2 * found.error for found in layers]
             axes[1].errorbar(at, values, yerr=errors, capsize=2, linewidth=2, label=_name(record), **look)
             top = max(top, *plug_in)
-            ends.append(
-                f"{_name(record)} {values[-1]:.2f} nats after {_layer_name(record, at[-1]).split('after ')[-1]}"
-            )
+            ends.append(f"{_name(record)} {values[-1]:.2f} nats in layer {at[-1]}")
         found = [layer for record in records for layer in layers_of(record)]
         floor = sum(sum(layer.floor) / len(layer.floor) for layer in found) / len(found)
         ceiling = max(layer.entropy for layer in found)
