@@ -93,7 +93,7 @@ def speed(options: argparse.Namespace) -> None:
             labels = work(seed)
             seconds[name].append(time.perf_counter() - started)
             values[name].append(
-                (JointCounts(labels, tokens).plug_in_information(), corrected_information(labels, tokens))
+                (JointCounts(labels, tokens).plug_in_information(), corrected_information(labels, tokens)[0])
             )
             print(f"seed {seed}, {name}: {seconds[name][-1]:.2f} s, {values[name][-1][1]:.4f} nats", flush=True)
     for name in arms:

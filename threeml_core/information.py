@@ -71,24 +71,30 @@ def grassberger_entropy(counts: np.ndarray) -> float:
     return float(np.log(total) - (n * times * g).sum() / total)
 
 
-def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> float:
-    """I(cluster; token) in nats with its bias taken out as far as the data allow.
+def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> tuple[float, float]:
+    """I(cluster; token) with its bias taken out as far as the data allow, and how far that may be wrong; nats.
 
     Grassberger's estimate on all pairs, on halves and on quarters of them, extrapolated to infinitely many by
-    I(N) = I + a/N + b/N² (Strong et al., "Entropy and information in neural spike trains", 1998). At the paper's 500
-    states a cluster it is within 2% on synthetic tables on which the plug-in estimate is 5 to 10% too high (tested);
-    with fewer it errs as well, on either side (`mutual_information.bias_study`). Subtracting the estimate on shuffled
-    tokens instead would take away too much: the more is shared, the fewer cells of the table are in use.
+    I(N) = I + a/N + b/N² (Strong et al., "Entropy and information in neural spike trains", 1998); the second value is
+    a quarter of what extrapolating has changed. On synthetic tables with `MIN_PAIRS_PER_CELL` or more the truth lies
+    within two errors, made of this and the sampling error (tested); below, the estimate may be far too high.
+    Subtracting the estimate on shuffled tokens instead would take away too much: the more is shared, the fewer cells of
+    the table are in use.
 
     Args:
         clusters: (N,) int, in random order.
         tokens: (N,) int.
     """
     full, half, quarter = (
-        np.mean([JointCounts(clusters[i::n], tokens[i::n]).grassberger_information() for i in range(n)])
+        float(np.mean([JointCounts(clusters[i::n], tokens[i::n]).grassberger_information() for i in range(n)]))
         for n in (1, 2, 4)
     )
-    return float((8 * full - 6 * half + quarter) / 3)
+    extrapolated = (8 * full - 6 * half + quarter) / 3
+    return extrapolated, abs(full - extrapolated) / 4
+
+
+MIN_PAIRS_PER_CELL = 2.0
+"""Pairs for each cell in use of the table of clusters and tokens, below which nothing takes the bias out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +108,10 @@ class LayerInformation:
         entropy: of the tokens: the ceiling.
         plug_in: the paper's estimate.
         corrected: see `corrected_information`.
+        extrapolation: how far that may be wrong.
         floor: the plug-in estimate on shuffled tokens, where the truth is 0.
         standard_error: of the plug-in estimate.
+        pairs_per_cell: states for each pair of cluster and token that occurs.
         clusters_used: clusters with at least one state.
     """
 
@@ -113,14 +121,17 @@ class LayerInformation:
     entropy: float
     plug_in: tuple[float, ...]
     corrected: tuple[float, ...]
+    extrapolation: tuple[float, ...]
     floor: tuple[float, ...]
     standard_error: tuple[float, ...]
+    pairs_per_cell: tuple[float, ...]
     clusters_used: tuple[int, ...]
 
     def __post_init__(self) -> None:
         """Lists, as JSON has them, become tuples."""
-        for name in ("plug_in", "corrected", "floor", "standard_error", "clusters_used"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for field in dataclasses.fields(self):
+            if isinstance(getattr(self, field.name), list):
+                object.__setattr__(self, field.name, tuple(getattr(self, field.name)))
 
     @property
     def value(self) -> float:
@@ -129,9 +140,14 @@ class LayerInformation:
 
     @property
     def error(self) -> float:
-        """Of `value`: the spread over k-means seeds and the sampling error together, as one standard deviation."""
+        """Of `value`, as one standard deviation: spread over k-means seeds, sampling and extrapolation together."""
         seeds = np.std(self.corrected, ddof=1) if len(self.corrected) > 1 else 0.0
-        return math.hypot(seeds, float(np.mean(self.standard_error)))
+        return math.hypot(seeds, float(np.mean(self.standard_error)), float(np.mean(self.extrapolation)))
+
+    @property
+    def has_enough_states(self) -> bool:
+        """Can the bias be taken out, with these clusters and tokens?"""
+        return min(self.pairs_per_cell) >= MIN_PAIRS_PER_CELL
 
 
 def estimate_layer(
@@ -150,35 +166,32 @@ def estimate_layer(
     tokens, shuffled = tokens[order], tokens
     found = [clusters[order] for clusters in assignments]
     tables = [JointCounts(clusters, tokens) for clusters in found]
+    corrected = [corrected_information(clusters, tokens) for clusters in found]
     return LayerInformation(
         layer=layer,
         width=width,
         states=len(tokens),
         entropy=plug_in_entropy(tables[0].columns),
         plug_in=tuple(table.plug_in_information() for table in tables),
-        corrected=tuple(corrected_information(clusters, tokens) for clusters in found),
+        corrected=tuple(value for value, _ in corrected),
+        extrapolation=tuple(error for _, error in corrected),
         floor=tuple(JointCounts(clusters, shuffled).plug_in_information() for clusters in found),
         standard_error=tuple(table.standard_error() for table in tables),
+        pairs_per_cell=tuple(len(tokens) / len(table.cells) for table in tables),
         clusters_used=tuple(int(np.count_nonzero(table.rows)) for table in tables),
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class BiasPoint:
-    """Estimates on synthetic states whose mutual information is known; nats.
+    """What the estimates are on synthetic states whose mutual information is known.
 
     Attributes:
         coupling: of the mixture.
-        states: N.
-        truth: closed form.
-        plug_in: the paper's estimate.
-        corrected: see `corrected_information`.
-        floor: the plug-in estimate on shuffled tokens.
+        truth: closed form; nats.
+        found: all estimates.
     """
 
     coupling: float
-    states: int
     truth: float
-    plug_in: float
-    corrected: float
-    floor: float
+    found: LayerInformation

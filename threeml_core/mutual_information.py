@@ -360,16 +360,7 @@ def bias_study(
         for each in states_per_cluster:
             states, labels = mixture.sample(each * clusters, seed)
             found = layer_mutual_information(states, labels, clusters, seeds=(seed,))
-            points.append(
-                BiasPoint(
-                    coupling,
-                    found.states,
-                    mixture.mutual_information,
-                    found.plug_in[0],
-                    found.corrected[0],
-                    found.floor[0],
-                )
-            )
+            points.append(BiasPoint(coupling, mixture.mutual_information, found))
     return points
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -80,11 +81,29 @@ def test_the_corrected_estimate_is_nearer_than_plug_in_and_than_subtracting_the_
     joint = sparse_table()
     truth = true_information(joint)
     rows, columns = pairs(joint, 500 * len(joint), 1)
-    raw, corrected = plug_in(rows, columns), corrected_information(rows, columns)
+    raw, (corrected, _) = plug_in(rows, columns), corrected_information(rows, columns)
     floor = plug_in(rows, np.random.default_rng(0).permutation(columns))
     assert corrected == pytest.approx(truth, rel=0.02)
     assert raw > 1.05 * truth
     assert abs(corrected - truth) < 0.2 * min(abs(raw - truth), abs(raw - floor - truth))
+
+
+def test_the_truth_is_within_two_errors_where_there_are_enough_states() -> None:
+    """From much information to none, from few states to many: as often as two errors promise, and never beyond four."""
+    distances, too_few = [], 0
+    for columns, sharpness in itertools.product((100, 1000), (5.0, 20.0, 100.0, 500.0, 2000.0, None)):
+        joint = sparse_table(200, columns, sharpness or 1.0)
+        if sharpness is None:
+            joint = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+        for each in (10, 20, 50, 100, 200, 500):
+            rows, tokens = pairs(joint, 200 * each, each)
+            found = estimate_layer([rows], tokens, 0, 1)
+            too_few += not found.has_enough_states
+            if found.has_enough_states:
+                distances.append(abs(found.value - true_information(joint)) / found.error)
+    assert len(distances) > 40 and too_few > 15
+    assert np.mean(np.array(distances) < 2) > 0.95
+    assert max(distances) < 4
 
 
 def test_the_floor_is_what_theory_says() -> None:
@@ -141,11 +160,13 @@ def test_layer_mutual_information_is_within_two_percent_of_the_truth(coupling: f
 def test_the_bias_falls_with_the_number_of_states() -> None:
     points = bias_study(clusters=100, tokens=25, couplings=(0.0, 0.5), states_per_cluster=(5, 50, 500))
     for coupling in (0.0, 0.5):
-        few, more, many = (point for point in points if point.coupling == coupling)
-        assert few.plug_in - few.truth > 3 * (more.plug_in - more.truth) > 9 * (many.plug_in - many.truth) > 0
-        for point in (few, more, many):
-            assert abs(point.corrected - point.truth) < 0.7 * (point.plug_in - point.truth)
-        assert many.corrected == pytest.approx(many.truth, abs=0.02)
+        here = [point for point in points if point.coupling == coupling]
+        few, more, many = (point.found.plug_in[0] - point.truth for point in here)
+        assert few > 3 * more > 9 * many > 0
+        for point, excess in zip(here, (few, more, many), strict=True):
+            assert abs(point.found.value - point.truth) < 0.7 * excess
+        assert here[-1].found.value == pytest.approx(here[-1].truth, abs=0.02)
+        assert not here[0].found.has_enough_states and here[-1].found.has_enough_states
 
 
 # -- clustering -----------------------------------------------------------------------------------------------

@@ -40,6 +40,10 @@ def _layer_name(record: RunRecord, layer: int) -> str:
     return f"{layer}"
 
 
+def _corrected(found: LayerInformation) -> str:
+    return f"{found.value:.3f}" + ("" if found.has_enough_states else " (too few states)")
+
+
 def choices_table(config: StudyConfig) -> Table:
     """What the paper leaves open, or what is asked of it, and what is done here."""
     norm = "behind the final LayerNorm, as the head" if config.states_final_norm else "before the final LayerNorm"
@@ -73,7 +77,7 @@ def information_table(records: Sequence[RunRecord]) -> Table:
                     "Plug-in (bits)": f"{plug_in * NATS_TO_BITS:.3f}",
                     "Spread over seeds": f"{max(found.plug_in) - min(found.plug_in):.3f}",
                     "On shuffled tokens": f"{sum(found.floor) / len(found.floor):.3f}",
-                    "Corrected (nats)": f"{found.value:.3f}",
+                    "Corrected (nats)": _corrected(found),
                     "Corrected (bits)": f"{found.value * NATS_TO_BITS:.3f}",
                     "Error (nats)": f"{found.error:.3f}",
                     "Of the entropy": f"{found.value / found.entropy:.1%}",
@@ -145,6 +149,7 @@ def statement_table(records: Sequence[RunRecord]) -> Table:
 
 
 _FIRST = "vanilla restores most in the first few layers"
+_TOO_FEW = "undecided: too few states for so many clusters to take the bias out"
 _PLATEAU = "undecided: a model that has not left the unigram plateau has nothing to restore"
 _SECOND = "after one decoder block 3ML is level with vanilla's last layer"
 
@@ -162,6 +167,8 @@ def _first_statement(record: RunRecord) -> dict[str, str]:
     if not {0, few, last} <= layers.keys() or few == last:
         return {"Verdict": f"not measured: it needs layers 0, {few} and {last}"}
     start, early, end = layers[0], layers[few], layers[last]
+    if not all(found.has_enough_states for found in (start, early, end)):
+        return {"Verdict": _TOO_FEW}
     gain = end.value - start.value
     if gain <= 2 * math.hypot(start.error, end.error):
         return {"Verdict": "undecided: the last layer holds no more than the embedding"}
@@ -185,6 +192,8 @@ def _second_statement(record: RunRecord, vanilla: RunRecord) -> dict[str, str]:
     if 1 not in layers or last not in reference:
         return {"Verdict": f"not measured: it needs decoder layer 1 and vanilla's layer {last}"}
     first, end = layers[1], reference[last]
+    if not first.has_enough_states or not end.has_enough_states:
+        return {"Verdict": _TOO_FEW}
     if end.value <= 2 * end.error:
         return {"Verdict": "undecided: the vanilla model's last layer says nothing about the tokens"}
     share = first.value / end.value
@@ -254,11 +263,12 @@ def bias_table(points: Sequence[BiasPoint]) -> Table:
     rows = [
         {
             "Coupling": f"{point.coupling:g}",
-            "States": f"{point.states:,}",
+            "States": f"{point.found.states:,}",
             "Truth (nats)": f"{point.truth:.3f}",
-            "Plug-in": f"{point.plug_in:.3f}",
-            "Corrected": f"{point.corrected:.3f}",
-            "On shuffled tokens": f"{point.floor:.3f}",
+            "Plug-in": f"{point.found.plug_in[0]:.3f}",
+            "On shuffled tokens": f"{point.found.floor[0]:.3f}",
+            "Corrected": _corrected(point.found),
+            "Error": f"{point.found.error:.3f}",
         }
         for point in points
     ]
@@ -268,31 +278,31 @@ def bias_table(points: Sequence[BiasPoint]) -> Table:
 def plot_bias(points: Sequence[BiasPoint]) -> Figure:
     """Plug-in, corrected and shuffled estimates against the number of states, a panel for each known truth."""
     couplings = sorted({point.coupling for point in points})
-    top = 1.1 * max(point.plug_in for point in points)
+    top = 1.1 * max(point.found.plug_in[0] for point in points)
     with matplotlib.rc_context(RC):
         figure, axes = new_axes(len(couplings), 3.2)
         for axis, coupling in zip(axes, couplings, strict=True):
             here = [point for point in points if point.coupling == coupling]
-            sizes = [point.states for point in here]
-            for key, label, color, style, marker in (
-                ("plug_in", "plug-in", "vanilla", "-", "s"),
-                ("corrected", "corrected", "self", "--", "o"),
-                ("floor", "shuffled tokens", "reference", "-.", "D"),
+            found = [point.found for point in here]
+            for values, label, color, style, marker in (
+                ([layer.plug_in[0] for layer in found], "plug-in", "vanilla", "-", "s"),
+                ([layer.value for layer in found], "corrected", "self", "--", "o"),
+                ([layer.floor[0] for layer in found], "shuffled tokens", "reference", "-.", "D"),
             ):
-                values = [getattr(point, key) for point in here]
-                axis.plot(sizes, values, color=COLORS[color], linestyle=style, marker=marker, markersize=4, label=label)
+                look = {"color": COLORS[color], "linestyle": style, "marker": marker, "markersize": 4}
+                axis.plot([layer.states for layer in found], values, label=label, **look)
             axis.axhline(here[0].truth, color=INK, linewidth=1, label="truth")
             axis.set_xscale("log")
             axis.set(xlabel="states", title=f"truth: {here[0].truth:.2f} nats", ylim=(-0.2, top))
         axes[0].set_ylabel("nats")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
-    largest = max(point.states for point in points)
-    worst = max(abs(point.corrected - point.truth) for point in points if point.states == largest)
-    excess = max(point.plug_in - point.truth for point in points if point.states == min(p.states for p in points))
+    sizes = sorted({point.found.states for point in points})
+    excess = max(point.found.plug_in[0] - point.truth for point in points if point.found.states == sizes[0])
+    worst = max(abs(point.found.value - point.truth) for point in points if point.found.states == sizes[-1])
     return Figure(
         figure,
-        "Estimates on synthetic states of known mutual information as the number of states grows: with the fewest the "
-        f"plug-in estimate is up to {excess:.2f} nats too high; with {largest:,} the corrected one is within "
-        f"{worst:.3f}.",
+        "Estimates on synthetic states of known mutual information as the number of states grows: with "
+        f"{sizes[0]:,} the plug-in estimate is up to {excess:.2f} nats too high; with {sizes[-1]:,} the corrected one "
+        f"is within {worst:.3f}.",
     )
