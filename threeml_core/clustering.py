@@ -4,10 +4,11 @@ Source: section 4.2 ("cluster them using mini-batch k-means into 10,000 clusters
 clustering" (2010): every centre is the running mean of the rows it has won. Both back ends start at the same rows, read
 the same batches and apply the same rule, so they give the same clusters up to rounding (tested).
 
-The start is k-means|| (Bahmani et al., "Scalable k-means++", 2012) in four rounds: a quarter of the centres each, the
-later ones drawn by their squared distance from those there are. k-means++ draws one after the other, which costs
-several times the clustering itself; rows drawn at random (scikit-learn's `init="random"`) cost as little, but leave
-rare kinds of rows without a centre, which on hidden states of trained models took 1 to 2% off the information.
+The start is drawn in four rounds, a quarter of the centres each, the later ones by their squared distance from those
+there are (after k-means||, Bahmani et al., "Scalable k-means++", 2012, without its reweighting). k-means++ draws one
+after the other, which costs several times the clustering itself; rows drawn at random (scikit-learn's `init="random"`)
+cost as little, but leave rare kinds of rows without a centre, which on hidden states of trained models took 1 to 2% off
+the information.
 """
 
 from __future__ import annotations
@@ -103,11 +104,16 @@ class _OnTorch:
 
 
 def cluster(
-    rows: Rows, clusters: int, seed: int, passes: int, batch_size: int, device: torch.device | str = "cpu"
+    rows: Rows | np.ndarray | Tensor,
+    clusters: int,
+    seed: int,
+    passes: int,
+    batch_size: int,
+    device: torch.device | str = "cpu",
 ) -> np.ndarray:
     """Cluster rows by mini-batch k-means.
 
-    Memory stays bounded: beside the centres it holds one batch and one chunk.
+    Memory stays bounded: beside the centres it holds a batch, or the `START_ROWS` * K rows of which the start is drawn.
 
     Args:
         rows: (N, d); an array, a tensor, or `Rows`.
@@ -121,9 +127,10 @@ def cluster(
         (N,) int32: each row's nearest centre.
 
     Raises:
-        ParameterError: fewer rows than clusters.
+        ParameterError: fewer rows than clusters, or a row is not finite.
     """
     device = torch.device(device)
+    rows = Array(rows) if isinstance(rows, (np.ndarray, Tensor)) else rows
     return _cluster(rows, clusters, seed, passes, batch_size, device, _OnCPU if device.type == "cpu" else _OnTorch)
 
 
@@ -144,16 +151,24 @@ def _cluster(
         )
     rng = np.random.default_rng(seed)
     candidates = next(_batches(rows, START_ROWS * clusters, rng))
-    model = back_end(_start(rows.read(candidates).to(device).float(), clusters, rng))
+    model = back_end(_start(_read(rows, candidates, device), clusters, rng))
     for _ in range(passes):
         for index in _batches(rows, max(batch_size, clusters), rng):
-            model.update(rows.read(index).to(device).float())
+            model.update(_read(rows, index, device))
     labels = np.empty(n, np.int32)
     size = max(1, _CHUNK_BYTES[device.type] // (4 * width))
     for first in range(0, n, size):
         index = np.arange(first, min(first + size, n))
-        labels[index] = model.assign(rows.read(index).to(device).float())
+        labels[index] = model.assign(_read(rows, index, device))
     return labels
+
+
+def _read(rows: Rows, index: np.ndarray, device: torch.device) -> Tensor:
+    """(k, d) float32 on the device."""
+    found = rows.read(index).to(device).float()
+    if not bool(torch.isfinite(found).all()):
+        raise ParameterError("a state is not a finite number: nothing can be clustered")
+    return found
 
 
 def _start(rows: Tensor, clusters: int, rng: np.random.Generator) -> Tensor:

@@ -77,9 +77,9 @@ def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> tuple[flo
     Grassberger's estimate on all pairs, on halves and on quarters of them, extrapolated to infinitely many by
     I(N) = I + a/N + b/N² (Strong et al., "Entropy and information in neural spike trains", 1998); the second value is
     a quarter of what extrapolating has changed. On synthetic tables with `MIN_PAIRS_PER_CELL` or more the truth lies
-    within two errors, made of this and the sampling error (tested); below, the estimate may be far too high.
-    Subtracting the estimate on shuffled tokens instead would take away too much: the more is shared, the fewer cells of
-    the table are in use.
+    within two errors, made of this and the sampling error, in 95% of the cases (tested); below, the estimate may be far
+    too high. Subtracting the estimate on shuffled tokens instead would take away too much: the more is shared, the
+    fewer cells of the table are in use.
 
     Args:
         clusters: (N,) int, in random order.
@@ -94,7 +94,10 @@ def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> tuple[flo
 
 
 MIN_PAIRS_PER_CELL = 2.0
-"""Pairs for each cell in use of the table of clusters and tokens, below which nothing takes the bias out."""
+"""Pairs for each cell in use of the table of clusters and tokens, below which nothing takes the bias out.
+
+The paper's 500 states a cluster and 1,000 tokens have 2.4 where nothing is shared, and more where something is.
+"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,16 +23,17 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 import threeml_core.models  # noqa: F401  (registers the three models)
-from threeml_core.clustering import Array, Rows, cluster
+from threeml_core.clustering import Rows, cluster
 from threeml_core.config import (
     ARCHITECTURES,
     INFORMATION_PARAMETERS,
+    MODEL_NAMES,
     PARAMETERS,
     StudyConfig,
     parse_arguments,
     parse_layers,
 )
-from threeml_core.data import prepare_data
+from threeml_core.data import PreparedData, prepare_data
 from threeml_core.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
 from threeml_core.errors import CheckpointError, DamagedFileError, ParameterError, command_line
 from threeml_core.files import exclusive, find_path, fingerprint, project_path, write_json
@@ -72,13 +73,12 @@ def layer_mutual_information(
         layer: its number, for the record.
 
     Raises:
-        ParameterError: fewer states than clusters, or as many tokens as states.
+        ParameterError: fewer states than clusters, not one token for each state, a state that is not finite.
     """
-    rows = Array(states) if isinstance(states, (np.ndarray, Tensor)) else states
-    if len(tokens) != rows.shape[0]:
-        raise ParameterError(f"{rows.shape[0]:,} states and {len(tokens):,} tokens: expected one token for each state")
-    found = [cluster(rows, clusters, seed, passes, batch_size, device) for seed in seeds]
-    return estimate_layer(found, tokens, layer, rows.shape[1])
+    if len(tokens) != states.shape[0]:
+        raise ParameterError(f"{states.shape[0]:,} states and {len(tokens):,} tokens: expected a token for each state")
+    found = [cluster(states, clusters, seed, passes, batch_size, device) for seed in seeds]
+    return estimate_layer(found, tokens, layer, states.shape[1])
 
 
 # -- runs -----------------------------------------------------------------------------------------------------
@@ -87,14 +87,18 @@ def layer_mutual_information(
 def chosen_runs(config: StudyConfig, log: Log = print_line) -> list[Path]:
     """Folders of the pre-trained runs to look at: those of `runs`, or vanilla, 3ML_self and 3ML_cross of `config`.
 
-    The latter are pre-trained now if they are not there yet.
+    The latter are pre-trained now if they are not there yet, once it is sure that they can be looked at as asked.
 
     Raises:
         CheckpointError: there is no such finished run.
+        StudyError: see `checked_sample`.
     """
     if config.runs is None:
-        records = [pretrain(config.replace(architecture=architecture), log) for architecture in ARCHITECTURES]
-        return [record.folder(config.runs_dir) for record in records]
+        configs = [config.replace(architecture=architecture) for architecture in ARCHITECTURES]
+        data = prepare_data(config, log)
+        for each in configs:
+            checked_sample(each, data)
+        return [pretrain(each, log).folder(config.runs_dir) for each in configs]
     names = [part.strip() for part in config.runs.split(",") if part.strip()]
     if not names:
         raise CheckpointError("runs is empty: expected run ids or run folders joined with commas, or None")
@@ -124,8 +128,26 @@ def merge_parameters(config: StudyConfig, record: RunRecord) -> StudyConfig:
     own = (*INFORMATION_PARAMETERS, "runs_dir", "device", "bf16", "eval_batch_size")
     trained = {name: value for name, value in record.parameters.items() if name in PARAMETERS}
     values = {**trained, **{name: getattr(config, name) for name in own}}
-    sources = {name: config.sources[name] for name in PARAMETERS}
+    sources = {**config.sources, **record.sources, **{name: config.sources[name] for name in own}}
     return StudyConfig(**values, sources=sources)
+
+
+def checked_sample(config: StudyConfig, data: PreparedData) -> Sample:
+    """The [MASK]s that a model of this configuration is asked about.
+
+    Raises:
+        StudyError: no frequent [MASK], fewer states than clusters, layers that the model does not have.
+    """
+    last = config.num_hidden_layers if config.architecture == "vanilla" else config.decoder_num_hidden_layers
+    refuse_absent(parse_layers(config.state_layers) or (), last, MODEL_NAMES[config.architecture])
+    sample = draw_sample(config, data)
+    if len(sample.tokens) < config.clusters:
+        raise ParameterError(
+            f"clusters={config.clusters:,}, but there are only {len(sample.tokens):,} states (states_per_layer="
+            f"{config.states_per_layer:,}, states_text={config.states_text}): lower clusters (a tenth of the "
+            "states or less makes sense), or look at more states"
+        )
+    return sample
 
 
 def load_model(folder: Path) -> PreTrainedModel:
@@ -190,29 +212,20 @@ def plan_jobs(config: StudyConfig, runs: Sequence[Path], log: Log = print_line) 
     """A job for each pre-trained run; what is wrong with text or parameters shows here.
 
     Raises:
-        StudyError: no frequent [MASK], fewer states than clusters, layers that a model does not have, data that are no
-            longer those of the run.
+        StudyError: data that are no longer those of the run; see `checked_sample`.
     """
     device = choose_device(config)
     jobs = []
     for folder in runs:
         record = read_record(folder, check_hashes=True)
         merged = merge_parameters(config, record)
-        last = merged.num_hidden_layers if merged.architecture == "vanilla" else merged.decoder_num_hidden_layers
-        refuse_absent(parse_layers(config.state_layers) or (), last, record.run_id)
         data = prepare_data(merged, log)
         if data.data_id != record.data["data_id"]:
             raise CheckpointError(
                 f"run {record.run_id} was pre-trained on data {record.data['data_id']}, its corpus now gives "
                 f"{data.data_id}: the text has changed since; pre-train again or bring the old text back"
             )
-        sample = draw_sample(merged, data)
-        if len(sample.tokens) < config.clusters:
-            raise ParameterError(
-                f"clusters={config.clusters:,}, but there are only {len(sample.tokens):,} states (states_per_layer="
-                f"{config.states_per_layer:,}, states_text={config.states_text}): lower clusters (a tenth of the "
-                "states or less makes sense), or look at more states"
-            )
+        sample = checked_sample(merged, data)
         setting = _Setting(merged, record, folder, sample, device)
         name = run_id(record.run_id.rsplit("-", 1)[0], setting.identity())
         jobs.append(
@@ -250,13 +263,12 @@ def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
         bf16 = use_bf16(config, setting.device)
         forward = Forward(model, sample, config.states_final_norm, config.eval_batch_size, bf16)
         layers = parse_layers(config.state_layers) or tuple(range(len(forward.widths())))
-        progress = folder / "layers.json"
-        measured = _read_progress(progress)
-        missing = [layer for layer in layers if layer not in measured]
-        started, clustering = time.perf_counter(), 0.0
+        progress = _Progress(folder / "layers.json")
+        missing = [layer for layer in layers if layer not in progress.measured]
+        started = time.perf_counter()
         for layer, rows in _states(setting, forward, layers, missing, log):
             before = time.perf_counter()
-            measured[layer] = layer_mutual_information(
+            found = layer_mutual_information(
                 rows,
                 sample.tokens,
                 config.clusters,
@@ -266,11 +278,11 @@ def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
                 setting.device,
                 layer,
             )
-            seconds = time.perf_counter() - before
-            clustering += seconds
-            write_json(progress, [dataclasses.asdict(found) for found in measured.values()])
-            log(f"{name} layer {layer}: {measured[layer].value:.3f} nats ({seconds:.1f} s)")
-        total = time.perf_counter() - started
+            del rows  # a layer in memory makes room for the next
+            after = time.perf_counter()
+            progress.add(found, before - started, after - before)
+            log(f"{name} layer {layer}: {found.value:.3f} nats ({after - before:.1f} s)")
+            started = after
         environment["finished"] = now()
         describe_device(environment, setting.device)
         record = RunRecord(
@@ -279,11 +291,10 @@ def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
             identity=setting.identity(),
             parameters=config.parameters(),
             sources=dict(config.sources),
-            metrics={"layers": [dataclasses.asdict(measured[layer]) for layer in layers]},
+            metrics={"layers": [dataclasses.asdict(progress.measured[layer]) for layer in layers]},
             flops={},
             timing={
-                "states_seconds": total - clustering,
-                "clustering_seconds": clustering,
+                **progress.seconds,
                 "peak_memory_bytes": peak_memory(setting.device),
             },
             data={
@@ -302,21 +313,34 @@ def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
             files={},
         )
         write_record(record, config.runs_dir)
-        progress.unlink()
-        if config.states_store == "disk" and not config.keep_states:
-            shutil.rmtree(_states_folder(setting), ignore_errors=True)
+        progress.path.unlink(missing_ok=True)
         return record
 
 
-def _read_progress(path: Path) -> dict[int, LayerInformation]:
-    """Layers measured before this run was interrupted."""
-    if not path.exists():
-        return {}
-    try:
-        found = [LayerInformation(**values) for values in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError) as error:
-        raise DamagedFileError(f"damaged run: {path} cannot be read ({error}); remove it and run again") from None
-    return {layer.layer: layer for layer in found}
+class _Progress:
+    """Layers measured so far, and the seconds they took, also over interruptions."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.measured: dict[int, LayerInformation] = {}
+        self.seconds = {"states_seconds": 0.0, "clustering_seconds": 0.0}
+        if not path.exists():
+            return
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            for values in content["layers"]:
+                self.measured[values["layer"]] = LayerInformation(**values)
+            self.seconds = {name: float(content[name]) for name in self.seconds}
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise DamagedFileError(f"damaged run: {path} cannot be read ({error}); remove it and run again") from None
+
+    def add(self, found: LayerInformation, states: float, clustering: float) -> None:
+        """A layer is done."""
+        self.measured[found.layer] = found
+        self.seconds["states_seconds"] += states
+        self.seconds["clustering_seconds"] += clustering
+        layers = [dataclasses.asdict(layer) for layer in self.measured.values()]
+        write_json(self.path, {"layers": layers, **self.seconds})
 
 
 def _states_folder(setting: _Setting) -> Path:
@@ -327,17 +351,17 @@ def _states_folder(setting: _Setting) -> Path:
 def _states(
     setting: _Setting, forward: Forward, layers: Sequence[int], missing: Sequence[int], log: Log
 ) -> Iterator[tuple[int, Rows]]:
-    """The states of the layers that are still to be measured."""
-    if not missing:
-        return
-    if setting.config.states_store == "memory":
-        yield from states_in_memory(forward, missing, log)
-        return
+    """The states of the layers that are still to be measured; afterwards the files go, unless they are to be kept."""
     folder = _states_folder(setting)
     with exclusive(folder.parent / f".{folder.name}.lock", f"the states folder {folder}", wait=True):
-        files = collect_states(forward, layers, folder, log)
-        for layer in missing:
-            yield layer, files[layer]
+        if missing and setting.config.states_store == "memory":
+            yield from states_in_memory(forward, missing, log)
+        elif missing:
+            files = collect_states(forward, layers, folder, log)
+            for layer in missing:
+                yield layer, files[layer]
+        if not setting.config.keep_states:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 # -- bias -----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import hashlib
 import json
 import os
@@ -30,7 +31,7 @@ from threeml_core.data import PreparedData
 from threeml_core.data.blocks import TokenBlocks
 from threeml_core.errors import CorpusError, DamagedFileError, ParameterError, StudyError
 from threeml_core.evaluation import masking_of
-from threeml_core.files import explain_full_disk, make_folder, write_json
+from threeml_core.files import explain_full_disk, fingerprint, make_folder, write_json
 from threeml_core.log import Log, print_line
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
 
@@ -66,8 +67,9 @@ class Sample:
 
     @property
     def fingerprint(self) -> str:
-        """Two models with the same one were asked about the same [MASK]s."""
-        return hashlib.sha256(self.tokens.tobytes() + self.order.tobytes()).hexdigest()[:12]
+        """Two models with the same one were asked about the same [MASK]s in the same corrupted text."""
+        counts = repr(self.masking.counts(self.blocks.n)).encode()
+        return hashlib.sha256(self.tokens.tobytes() + self.order.tobytes() + counts).hexdigest()[:12]
 
     def groups(self, first: int = 0) -> Iterator[tuple[int, CorruptedBatch, Tensor]]:
         """From group `first` on: states before it, corrupted blocks, (blocks, n_de) bool: which [MASK]s count."""
@@ -171,6 +173,13 @@ class Forward:
         """The model's."""
         return self.model.device
 
+    def fingerprint(self) -> str:
+        """Of all that determines the states: weights, sample, norm, precision."""
+        weights = 0
+        for tensor in self.model.state_dict().values():
+            weights = zlib.crc32(tensor.float().cpu().contiguous().numpy().data, weights)
+        return fingerprint([weights, self.sample.fingerprint, self.final_norm, self.bf16, self.device.type])
+
     @torch.no_grad()
     def _states(self, batch: CorruptedBatch) -> list[Tensor]:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
@@ -221,12 +230,17 @@ class LayerFile:
         rows = np.empty((len(index), width), _HALF)
         ends = [*(np.flatnonzero(np.diff(index) != 1) + 1).tolist(), len(index)]
         start = 0
-        with self.path.open("rb") as handle:
-            for end in ends:
-                handle.seek(self.place(int(index[start])))
-                if handle.readinto(rows[start:end].data.cast("B")) < rows[start:end].nbytes:
-                    raise DamagedFileError(f"damaged states: {self.path} is truncated; remove its folder and run again")
-                start = end
+        try:
+            with self.path.open("rb") as handle:
+                for end in ends:
+                    handle.seek(self.place(int(index[start])))
+                    if handle.readinto(rows[start:end].data.cast("B")) < rows[start:end].nbytes:
+                        raise OSError("it is truncated")
+                    start = end
+        except OSError as error:
+            raise DamagedFileError(
+                f"damaged states: {self.path} cannot be read ({error}); remove its folder and run again"
+            ) from None
         return torch.from_numpy(rows)
 
     def place(self, row: int) -> int:
@@ -273,20 +287,21 @@ def collect_states(
     Raises:
         ParameterError: the model has no such layer.
         DamagedFileError: a file is truncated or was changed.
-        StudyError: too little disk, before anything is written.
+        StudyError: the folder holds states of another model or sample; too little disk, before anything is written.
     """
     widths = _widths(forward, layers)
     size = len(forward.sample.tokens)
+    identity = {"states": forward.fingerprint(), "layers": list(layers)}
     files = {layer: LayerFile(folder / f"layer-{layer:02d}.npy", (size, widths[layer])) for layer in layers}
     done = folder / "states.json"
     if done.exists():
-        _verify(done, files)
+        _verify(done, files, identity)
         return files
     make_folder(folder)
     progress_file = folder / "progress.json"
-    group, checksums = _progress(progress_file, files)
+    group, checksums = _progress(progress_file, files, identity, len(forward.sample.offsets) - 1)
+    _check_disk(folder, files, log)
     if group == 0:
-        _check_disk(folder, files, log)
         for file in files.values():
             with explain_full_disk(file.path):
                 file.create()
@@ -310,10 +325,10 @@ def collect_states(
                     with explain_full_disk(files[layer].path):
                         handle.flush()
                         os.fsync(handle.fileno())
-                write_json(progress_file, {"group": group, "checksums": checksums})
+                write_json(progress_file, {**identity, "group": group, "checksums": checksums})
                 log(f"states: {offset + len(states[0]):,} of {size:,}")
                 saved = time.monotonic()
-    write_json(done, {"rows": size, "checksums": checksums})
+    write_json(done, {**identity, "checksums": checksums})
     progress_file.unlink()
     return files
 
@@ -334,35 +349,43 @@ def _widths(forward: Forward, layers: Sequence[int]) -> list[int]:
     return widths
 
 
-def _progress(path: Path, files: dict[int, LayerFile]) -> tuple[int, dict[int, int]]:
+def _progress(
+    path: Path, files: dict[int, LayerFile], identity: dict[str, Any], groups: int
+) -> tuple[int, dict[int, int]]:
     """Groups done and checksums so far; from the start if what is there is of no use."""
-    with contextlib.suppress(OSError, ValueError, KeyError):
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         content = json.loads(path.read_text(encoding="utf-8"))
         checksums = {int(layer): int(value) for layer, value in content["checksums"].items()}
-        if checksums.keys() == files.keys() and all(file.is_whole() for file in files.values()):
-            return int(content["group"]), checksums
+        same = all(content[key] == value for key, value in identity.items())
+        if same and 0 <= content["group"] <= groups and all(file.is_whole() for file in files.values()):
+            return int(content["group"]), {layer: checksums[layer] for layer in files}
     return 0, dict.fromkeys(files, 0)
 
 
 def _check_disk(folder: Path, files: dict[int, LayerFile], log: Log) -> None:
     needed = sum(rows * width * _HALF.itemsize for rows, width in (file.shape for file in files.values()))
     log(f"states: {len(files)} layers, {next(iter(files.values())).shape[0]:,} states each, {needed / 1e9:.2f} GB")
-    free = shutil.disk_usage(folder).free + sum(f.path.stat().st_size for f in files.values() if f.path.exists())
-    if needed > free:
+    # files of an interrupted call are as long as they will be, but only what was written takes disk
+    there = sum(512 * file.path.stat().st_blocks for file in files.values() if file.path.exists())
+    free = shutil.disk_usage(folder).free
+    if needed > free + there:
         raise StudyError(
             f"too little disk: the states take {needed / 1e9:.2f} GB and {folder} has {free / 1e9:.2f} GB free; lower "
             "states_per_layer, choose state_layers, set runs_dir to another disk, or states_store to memory"
         )
 
 
-def _verify(done: Path, files: dict[int, LayerFile]) -> None:
+def _verify(done: Path, files: dict[int, LayerFile], identity: dict[str, Any]) -> None:
     advice = f"remove the folder {done.parent} and run again"
     try:
-        expected = {int(layer): value for layer, value in json.loads(done.read_text())["checksums"].items()}
-        expected = {layer: expected[layer] for layer in files}
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        content = json.loads(done.read_text(encoding="utf-8"))
+        expected = {int(layer): value for layer, value in content["checksums"].items()}
+        found = {key: content[key] for key in identity}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise DamagedFileError(f"damaged states: {done} cannot be read ({reason}); {advice}") from None
+    if found != identity:
+        raise StudyError(f"{done.parent} holds states of another model, sample or layers: give another folder")
     for layer, file in files.items():
         if not file.is_whole():
             raise DamagedFileError(f"damaged states: {file.path} is missing or truncated; {advice}")
@@ -394,8 +417,9 @@ def states_in_memory(forward: Forward, layers: Sequence[int], log: Log = print_l
         log(f"states: layers {', '.join(map(str, some))} in memory, {size:,} states each")
         store = [torch.empty(size, widths[k], dtype=torch.float16, device=forward.device) for k in some]
         for offset, states in forward.run(some):
-            for rows, found in zip(store, states, strict=True):
-                rows[offset : offset + len(found)] = found
+            for place, found in enumerate(states):
+                store[place][offset : offset + len(found)] = found
+        del states, found
         for layer in some:
             yield layer, Array(store.pop(0), LayerFile.neighbours)
 
@@ -403,6 +427,8 @@ def states_in_memory(forward: Forward, layers: Sequence[int], log: Log = print_l
 def _free_memory(device: torch.device) -> int:
     """Bytes."""
     if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()  # what earlier models have left counts as taken otherwise
         return torch.cuda.mem_get_info(device)[0]
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()

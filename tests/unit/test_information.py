@@ -23,6 +23,8 @@ from threeml_core.information import (
 )
 from threeml_core.mixtures import Mixture
 from threeml_core.mutual_information import bias_study, layer_mutual_information
+from threeml_core.reporting import information_table, plot_information, statement_table
+from threeml_core.results import RunRecord
 
 CPU = torch.device("cpu")
 
@@ -239,5 +241,108 @@ def test_fewer_states_than_clusters() -> None:
     with pytest.raises(ParameterError, match="clusters=100, but there are only 60 states"):
         cluster(Array(np.zeros((60, 4))), 100, 0, 1, 1000)
     assert len(set(cluster(Array(np.eye(60)), 60, 0, 1, 1000).tolist())) == 60
-    with pytest.raises(ParameterError, match="expected one token for each state"):
+    with pytest.raises(ParameterError, match="expected a token for each state"):
         layer_mutual_information(np.zeros((60, 4)), np.zeros(59, int), 10)
+
+
+# -- the paper's statements -----------------------------------------------------------------------------------
+
+
+def record(architecture: str, values: list[float], error: float = 0.01, **changes) -> RunRecord:
+    """A run of stage `mutual_information` whose layers have these corrected values, each known to one `error`."""
+    layer = {"width": 8, "states": 1000, "entropy": 4.0, "floor": [0.1, 0.1], "clusters_used": [10, 10]}
+    layer |= {"pairs_per_cell": [changes.pop("pairs_per_cell", 5.0)] * 2, "standard_error": [error] * 2}
+    layer |= {"extrapolation": [0.0, 0.0]}
+    layers = [
+        {**layer, "layer": number, "plug_in": [value + 0.1] * 2, "corrected": [value] * changes.get("seeds", 2)}
+        for number, value in enumerate(values)
+    ]
+    name = changes.pop("name", f"{architecture}-40-0123456789")
+    data = {"run": name, "sample": "a", "on_unigram_plateau": False, **changes}
+    parameters = {"architecture": architecture, "mask_rate": 0.4, "num_hidden_layers": len(values) - 1}
+    empty: dict = {"identity": {}, "sources": {}, "flops": {}, "timing": {}, "environment": {}, "files": {}}
+    return RunRecord("mutual_information", name, parameters=parameters, metrics={"layers": layers}, data=data, **empty)
+
+
+def verdicts(*records: RunRecord) -> list[str]:
+    table = statement_table(records)
+    return [row[table.columns.index("Verdict")] for row in table.rows]
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "verdict"),
+    [
+        ([0.0, 0.9, 0.95, 0.95, 1.0], 0.01, "holds"),
+        ([0.0, 0.3, 0.5, 0.9, 1.0], 0.01, "does not hold"),
+        ([0.0, 0.52, 0.6, 0.9, 1.0], 0.01, "undecided"),  # 52% ± 2.4%
+        ([0.0, 0.52, 0.6, 0.9, 1.0], 0.001, "holds"),
+        ([0.5, 0.52, 0.51, 0.5, 0.51], 0.01, "undecided: the last layer holds no more than the embedding"),
+        ([0.0, 1.0], 0.01, "not measured: it needs layers 0, 1 and 1"),
+    ],
+)
+def test_the_statement_on_vanilla(values: list[float], error: float, verdict: str) -> None:
+    assert verdicts(record("vanilla", values, error))[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "verdict"),
+    [
+        (1.3, 0.01, "holds"),
+        (0.95, 0.01, "holds"),
+        (0.85, 0.01, "does not hold"),
+        (0.91, 0.01, "undecided"),  # 91% ± 2.7%
+        (0.91, 0.001, "holds"),
+    ],
+)
+def test_the_statement_on_3ml(value: float, error: float, verdict: str) -> None:
+    vanilla = record("vanilla", [0.0, 0.9, 0.95, 0.95, 1.0], error)
+    assert verdicts(vanilla, record("self", [0.0, value, 2.0], error)) == ["holds", verdict]
+
+
+def test_the_error_of_a_share_is_that_of_repeated_measurements() -> None:
+    """The interval printed is as wide as shares of noisy layers are spread."""
+    rng = np.random.default_rng(0)
+    noisy = rng.normal([0.1, 0.7, 1.1], 0.02, (20_000, 3))
+    spread = np.std((noisy[:, 1] - noisy[:, 0]) / (noisy[:, 2] - noisy[:, 0]))
+    table = statement_table([record("vanilla", [0.1, 0.7, 0.8, 0.9, 1.1], 0.02)])
+    low, high = (int(part.rstrip("%")) for part in table.rows[0][table.columns.index("Two errors")].split(" to "))
+    assert high - low == pytest.approx(100 * 4 * spread, abs=1.1)
+
+
+def test_what_gives_no_verdict() -> None:
+    vanilla = record("vanilla", [0.0, 0.9, 0.95, 0.95, 1.0])
+    good = record("self", [0.0, 1.0])
+    assert verdicts(good) == ["not measured: no vanilla run"] * 2
+    assert verdicts(vanilla) == ["holds", "not measured: no 3ML run"]
+    for changes, expected in (
+        ({"sample": "b"}, "not comparable: the vanilla model was asked about other"),
+        ({"on_unigram_plateau": True}, "undecided: a model that has not left the unigram plateau"),
+        ({"pairs_per_cell": 1.9}, "undecided: too few states"),
+        ({"seeds": 1}, "undecided: with one k-means seed"),
+    ):
+        assert verdicts(vanilla, record("self", [0.0, 1.0], **changes))[1].startswith(expected)
+        if "sample" not in changes:
+            assert verdicts(record("vanilla", [0.0, 0.9, 0.95, 0.95, 1.0], **changes))[0].startswith(expected)
+    assert verdicts(vanilla, record("self", [0.0]))[1] == "not measured: it needs decoder layer 1 and vanilla's layer 4"
+
+
+def test_runs_of_one_architecture_have_their_own_names_and_verdicts() -> None:
+    good, better = (record("vanilla", [0.0, v / 2, v], name=f"vanilla-40-{n}") for n, v in (("aa", 1.0), ("bb", 2.0)))
+    table = statement_table([better, good, record("self", [0.0, 1.0])])
+    against = [(row[table.columns.index("Against")], row[table.columns.index("Verdict")]) for row in table.rows[2:]]
+    assert against == [("vanilla-40% bb", "does not hold"), ("vanilla-40% aa", "holds")]
+
+
+def test_values_from_too_few_states_are_marked() -> None:
+    table = information_table([record("self", [0.0, 0.5], pairs_per_cell=1.5)])
+    assert [row[table.columns.index("Corrected (nats)")] for row in table.rows][1] == "0.500 (too few states)"
+    figure = plot_information([record("self", [0.0, 0.5], pairs_per_cell=1.5), record("vanilla", [0.0, 0.5, 0.6])])
+    assert "Ringed values have too few states" in figure.alt
+    assert "Ringed" not in plot_information([record("self", [0.0, 0.5])]).alt
+
+
+def test_states_that_are_not_finite() -> None:
+    states, tokens = blurred(1000)
+    states[500, 3] = np.inf
+    with pytest.raises(ParameterError, match="a state is not a finite number"):
+        layer_mutual_information(states, tokens, 10)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import weakref
 from collections import namedtuple
 from pathlib import Path
 
@@ -126,6 +127,9 @@ def test_a_limited_sample_lies_evenly_over_the_text(config: StudyConfig, data: P
     assert len(sample.tokens) == 1000 and len(sample.order) < len(data.train)
     places = np.sort(sample.order) / len(data.train)
     assert np.allclose(places, np.linspace(0, places[-1], len(places)), atol=0.02) and places[-1] > 0.98
+    # as many [MASK]s, but no replaced tokens around them: another question
+    pure = draw_sample(config.replace(**settings, mask_rate=11 / 32, mask_split="100-0-0"), data)
+    assert np.array_equal(pure.tokens, sample.tokens) and pure.fingerprint != sample.fingerprint
     again = draw_sample(config.replace(**settings), data)
     assert again.fingerprint == sample.fingerprint
     assert draw_sample(config.replace(**settings, states_seed=1), data).fingerprint != sample.fingerprint
@@ -179,8 +183,12 @@ def test_memory_takes_as_many_layers_as_fit(forward: Forward, monkeypatch: pytes
     everything = np.arange(2000)
     expected = {layer: rows.read(everything) for layer, rows in states_in_memory(forward, [0, 1, 2], quiet)}
     monkeypatch.setattr(states, "_free_memory", lambda device: int(2.1 * 2000 * 16 * 2 / 0.6))
+    alive: list[weakref.ref] = []
     for layer, rows in states_in_memory(forward, [0, 1, 2], lines.append):
         assert torch.equal(rows.read(everything), expected[layer])
+        assert sum(one() is not None for one in alive) <= 1, "a layer that was read makes room"
+        alive.append(weakref.ref(rows))
+        del rows
     assert [line.split(" in memory")[0] for line in lines] == ["states: layers 0, 1", "states: layers 2"]
     monkeypatch.setattr(states, "_free_memory", lambda device: 1000)
     with pytest.raises(StudyError, match="too little memory: the states of a layer take 0.00 GB"):
@@ -218,12 +226,19 @@ def test_a_killed_collection_goes_on(forward: Forward, tmp_path: Path, monkeypat
     assert json.loads((folder / "states.json").read_text()) == json.loads((tmp_path / "whole/states.json").read_text())
 
 
-def test_progress_of_a_lost_file_counts_for_nothing(forward: Forward, tmp_path: Path) -> None:
-    expected = collect_states(forward, [1], tmp_path / "s", quiet)[1].path.read_bytes()
-    (tmp_path / "s" / "states.json").rename(tmp_path / "s" / "progress.json")
-    (tmp_path / "s" / "progress.json").write_text(json.dumps({"group": 1, "checksums": {"1": 5}}))
-    (tmp_path / "s" / "layer-01.npy").write_bytes(expected[:-1])
-    assert collect_states(forward, [1], tmp_path / "s", quiet)[1].path.read_bytes() == expected
+@pytest.mark.parametrize("damage", ["[]", "{", '{"checksums": []}', "null", "group", "lost", "other"])
+def test_progress_that_is_of_no_use_counts_for_nothing(forward: Forward, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "s"
+    expected = collect_states(forward, [1], folder, quiet)[1].path.read_bytes()
+    progress = json.loads((folder / "states.json").read_text()) | {"group": 1}
+    (folder / "states.json").unlink()
+    if damage == "lost":
+        (folder / "layer-01.npy").write_bytes(expected[:-1])
+    else:
+        (folder / "layer-01.npy").write_bytes(expected[:-8] + bytes(8))
+    changed = {"group": progress | {"group": 99}, "other": progress | {"states": "another"}, "lost": progress}
+    (folder / "progress.json").write_text(json.dumps(changed[damage]) if damage in changed else damage)
+    assert collect_states(forward, [1], folder, quiet)[1].path.read_bytes() == expected
 
 
 def test_damage_is_one_line(forward: Forward, tmp_path: Path) -> None:
@@ -231,7 +246,9 @@ def test_damage_is_one_line(forward: Forward, tmp_path: Path) -> None:
     path = file.path
     whole = path.read_bytes()
     path.write_bytes(whole[:-2])
-    with pytest.raises(DamagedFileError, match="layer-01.npy is truncated"):  # while it is being read
+    with pytest.raises(
+        DamagedFileError, match="layer-01.npy cannot be read .it is truncated"
+    ):  # while it is being read
         dataclasses.replace(file, path=path, shape=(file.shape[0] + 1, 16)).read(np.array([file.shape[0]]))
     with pytest.raises(DamagedFileError, match="layer-01.npy is missing or truncated; remove the folder"):
         collect_states(forward, [1], tmp_path / "s", quiet)
@@ -240,6 +257,15 @@ def test_damage_is_one_line(forward: Forward, tmp_path: Path) -> None:
         collect_states(forward, [1], tmp_path / "s", quiet)
     path.write_bytes(whole)
     collect_states(forward, [1], tmp_path / "s", quiet)
+    with pytest.raises(StudyError, match="holds states of another model, sample or layers"):
+        collect_states(forward, [0, 1], tmp_path / "s", quiet)
+    with torch.no_grad():
+        next(forward.model.parameters()).add_(1.0)
+    with pytest.raises(StudyError, match="holds states of another model, sample or layers"):
+        collect_states(forward, [1], tmp_path / "s", quiet)
+    path.unlink()
+    with pytest.raises(DamagedFileError, match="layer-01.npy cannot be read"):
+        file.read(np.array([0]))
     (tmp_path / "s" / "states.json").write_text("{")
     with pytest.raises(DamagedFileError, match="states.json cannot be read"):
         collect_states(forward, [1], tmp_path / "s", quiet)
@@ -251,6 +277,9 @@ def test_too_little_disk_is_seen_before_anything_is_written(forward: Forward, tm
     with pytest.raises(StudyError, match="too little disk: the states take 0.00 GB"):
         collect_states(forward, [0, 1], tmp_path / "s", lines.append)
     assert list((tmp_path / "s").iterdir()) == [] and "2 layers, 2,000 states each" in lines[0]
+    states.LayerFile(tmp_path / "s" / "layer-00.npy", (2000, 16)).create()  # as long as it will be, but empty
+    with pytest.raises(StudyError, match="too little disk"):
+        collect_states(forward, [0, 1], tmp_path / "s", lines.append)
 
 
 def test_layers_that_are_not_there(forward: Forward, tmp_path: Path) -> None:

@@ -25,9 +25,12 @@ def layers_of(record: RunRecord) -> list[LayerInformation]:
     return [LayerInformation(**values) for values in record.metrics["layers"]]
 
 
-def _name(record: RunRecord) -> str:
-    parameters = record.parameters
-    return f"{MODEL_NAMES[parameters['architecture']]}-{parameters['mask_rate']:.0%}"
+def _names(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Run id -> architecture and mask rate; with the hash of the pre-training run where two would be called alike."""
+    names = {r.run_id: f"{MODEL_NAMES[r.parameters['architecture']]}-{r.parameters['mask_rate']:.0%}" for r in records}
+    alike = {name for name in names.values() if list(names.values()).count(name) > 1}
+    hashes = {record.run_id: record.data["run"].rsplit("-", 1)[1] for record in records}
+    return {run: f"{name} {hashes[run]}" if name in alike else name for run, name in names.items()}
 
 
 def _is_vanilla(record: RunRecord) -> bool:
@@ -55,7 +58,12 @@ def choices_table(config: StudyConfig) -> Table:
         ("States a layer, at most", "states_per_layer", f"{config.states_per_layer:,}", "5,000,000"),
         ("Last layer of a pre-LN model", "states_final_norm", norm, "not said"),
         ("Clusters", "clusters", f"{config.clusters:,}", "10,000"),
-        ("k-means", "kmeans_passes", f"mini-batch, passes: {config.kmeans_passes}, start: k-means||", "mini-batch"),
+        (
+            "k-means",
+            "kmeans_passes",
+            f"mini-batch, passes: {config.kmeans_passes}, start: drawn by distance",
+            "mini-batch",
+        ),
         ("k-means seeds", "kmeans_seeds", f"{config.kmeans_seeds}", "not said"),
         ("Estimate", "", "plug-in, and one with the bias taken out", "not said; after Voita et al.: plug-in"),
     ]
@@ -65,22 +73,22 @@ def choices_table(config: StudyConfig) -> Table:
 
 def information_table(records: Sequence[RunRecord]) -> Table:
     """Every layer of every model: the paper's estimate in nats and bits, the corrected one, floor, spread, share."""
-    rows = []
+    rows, names = [], _names(records)
     for record in records:
         for found in layers_of(record):
             plug_in = sum(found.plug_in) / len(found.plug_in)
             rows.append(
                 {
-                    "Model": _name(record),
+                    "Model": names[record.run_id],
                     "Layer": _layer_name(record, found.layer),
                     "Plug-in (nats)": f"{plug_in:.3f}",
                     "Plug-in (bits)": f"{plug_in * NATS_TO_BITS:.3f}",
                     "Spread over seeds": f"{max(found.plug_in) - min(found.plug_in):.3f}",
                     "On shuffled tokens": f"{sum(found.floor) / len(found.floor):.3f}",
                     "Corrected (nats)": _corrected(found),
-                    "Corrected (bits)": f"{found.value * NATS_TO_BITS:.3f}",
+                    "Corrected (bits)": f"{found.value * NATS_TO_BITS:.3f}" if found.has_enough_states else "—",
                     "Error (nats)": f"{found.error:.3f}",
-                    "Of the entropy": f"{found.value / found.entropy:.1%}",
+                    "Of the entropy": f"{found.value / found.entropy:.1%}" if found.has_enough_states else "—",
                 }
             )
     return Table(rows, "Mutual information between the states of [MASK]s and the tokens that stood there")
@@ -114,9 +122,10 @@ def sample_table(records: Sequence[RunRecord]) -> Table:
 
 def information_cost_table(records: Sequence[RunRecord]) -> Table:
     """What the wall clock and the memory said on this machine."""
+    names = _names(records)
     rows = [
         {
-            "Model": _name(record),
+            "Model": names[record.run_id],
             "Layers": f"{len(record.metrics['layers'])}",
             "Running the model": f"{record.timing['states_seconds']:.1f} s",
             "Clustering and estimates": f"{record.timing['clustering_seconds']:.1f} s",
@@ -132,15 +141,19 @@ def statement_table(records: Sequence[RunRecord]) -> Table:
 
     The error is that of clustering and sampling; how far another pre-training seed would be, one model cannot say.
     """
-    rows = []
+    rows, names = [], _names(records)
     vanilla = [record for record in records if _is_vanilla(record)]
     for record in vanilla:
-        rows.append({"Statement": _FIRST, "Model": _name(record), **_first_statement(record)})
+        rows.append({"Statement": _FIRST, "Model": names[record.run_id], **_first_statement(record)})
     for record in records:
-        if not _is_vanilla(record):
-            same = [other for other in vanilla if other.data["sample"] == record.data["sample"]]
-            found = _second_statement(record, same[0]) if same else {"Verdict": _no_vanilla(vanilla)}
-            rows.append({"Statement": _SECOND, "Model": _name(record), **found})
+        if _is_vanilla(record):
+            continue
+        row = {"Statement": _SECOND, "Model": names[record.run_id]}
+        for other in vanilla:
+            found = _second_statement(record, other)
+            rows.append({**row, "Against": names[other.run_id], **found})
+        if not vanilla:
+            rows.append({**row, "Verdict": "not measured: no vanilla run"})
     if not vanilla:
         rows.insert(0, {"Statement": _FIRST, "Verdict": "not measured: no vanilla run"})
     if len(vanilla) == len(records):
@@ -149,13 +162,11 @@ def statement_table(records: Sequence[RunRecord]) -> Table:
 
 
 _FIRST = "vanilla restores most in the first few layers"
+_ONE_SEED = "undecided: with one k-means seed there is no spread"
+_OTHER_SAMPLE = "not comparable: the vanilla model was asked about other [MASK]s"
 _TOO_FEW = "undecided: too few states for so many clusters to take the bias out"
 _PLATEAU = "undecided: a model that has not left the unigram plateau has nothing to restore"
 _SECOND = "after one decoder block 3ML is level with vanilla's last layer"
-
-
-def _no_vanilla(vanilla: Sequence[RunRecord]) -> str:
-    return "not comparable: vanilla was asked about other [MASK]s" if vanilla else "not measured: no vanilla run"
 
 
 def _first_statement(record: RunRecord) -> dict[str, str]:
@@ -167,8 +178,8 @@ def _first_statement(record: RunRecord) -> dict[str, str]:
     if not {0, few, last} <= layers.keys() or few == last:
         return {"Verdict": f"not measured: it needs layers 0, {few} and {last}"}
     start, early, end = layers[0], layers[few], layers[last]
-    if not all(found.has_enough_states for found in (start, early, end)):
-        return {"Verdict": _TOO_FEW}
+    if unsure := _unsure(start, early, end):
+        return {"Verdict": unsure}
     gain = end.value - start.value
     if gain <= 2 * math.hypot(start.error, end.error):
         return {"Verdict": "undecided: the last layer holds no more than the embedding"}
@@ -184,6 +195,8 @@ def _first_statement(record: RunRecord) -> dict[str, str]:
 
 
 def _second_statement(record: RunRecord, vanilla: RunRecord) -> dict[str, str]:
+    if record.data["sample"] != vanilla.data["sample"]:
+        return {"Verdict": _OTHER_SAMPLE}
     if record.data["on_unigram_plateau"] or vanilla.data["on_unigram_plateau"]:
         return {"Verdict": _PLATEAU}
     layers = {found.layer: found for found in layers_of(record)}
@@ -192,8 +205,8 @@ def _second_statement(record: RunRecord, vanilla: RunRecord) -> dict[str, str]:
     if 1 not in layers or last not in reference:
         return {"Verdict": f"not measured: it needs decoder layer 1 and vanilla's layer {last}"}
     first, end = layers[1], reference[last]
-    if not first.has_enough_states or not end.has_enough_states:
-        return {"Verdict": _TOO_FEW}
+    if unsure := _unsure(first, end):
+        return {"Verdict": unsure}
     if end.value <= 2 * end.error:
         return {"Verdict": "undecided: the vanilla model's last layer says nothing about the tokens"}
     share = first.value / end.value
@@ -206,6 +219,13 @@ def _second_statement(record: RunRecord, vanilla: RunRecord) -> dict[str, str]:
     }
 
 
+def _unsure(*layers: LayerInformation) -> str | None:
+    """Why nothing can be said with these layers, or None."""
+    if any(len(found.corrected) == 1 for found in layers):
+        return _ONE_SEED
+    return None if all(found.has_enough_states for found in layers) else _TOO_FEW
+
+
 def _verdict(value: float, error: float, bound: float) -> str:
     if value - 2 * error > bound:
         return "holds"
@@ -214,7 +234,7 @@ def _verdict(value: float, error: float, bound: float) -> str:
 
 def plot_information(records: Sequence[RunRecord]) -> Figure:
     """Figure 4: mutual information against the blocks that the [MASK]s have passed; plug-in and corrected."""
-    ends = []
+    ends, names = [], _names(records)
     with matplotlib.rc_context(RC):
         figure, axes = new_axes(2, 3.6)
         top = 0.0
@@ -223,12 +243,17 @@ def plot_information(records: Sequence[RunRecord]) -> Figure:
             at = [found.layer for found in layers]
             plug_in = [sum(found.plug_in) / len(found.plug_in) for found in layers]
             look = {"color": COLORS[name], "linestyle": STYLES[name], "marker": MARKERS[name], "markersize": 5}
-            axes[0].plot(at, plug_in, label=_name(record), linewidth=2, **look)
+            axes[0].plot(at, plug_in, label=names[record.run_id], linewidth=2, **look)
             values, errors = [found.value for found in layers], [2 * found.error for found in layers]
-            axes[1].errorbar(at, values, yerr=errors, capsize=2, linewidth=2, label=_name(record), **look)
+            axes[1].errorbar(at, values, yerr=errors, capsize=2, linewidth=2, **look)
+            unsure = [found for found in layers if not found.has_enough_states]
+            hollow = {"marker": look["marker"], "markersize": 9, "fillstyle": "none", "linestyle": "none"}
+            if unsure:
+                axes[1].plot([f.layer for f in unsure], [f.value for f in unsure], color=COLORS["reference"], **hollow)
             top = max(top, *plug_in)
-            ends.append(f"{_name(record)} {values[-1]:.2f} nats in layer {at[-1]}")
+            ends.append(f"{names[record.run_id]} {values[-1]:.2f} nats in layer {at[-1]}")
         found = [layer for record in records for layer in layers_of(record)]
+        doubt = "" if all(layer.has_enough_states for layer in found) else " Ringed values have too few states."
         floor = sum(sum(layer.floor) / len(layer.floor) for layer in found) / len(found)
         ceiling = max(layer.entropy for layer in found)
         axes[0].axhline(floor, color=COLORS["reference"], linestyle="-.", label="shuffled tokens (floor)")
@@ -254,7 +279,7 @@ def plot_information(records: Sequence[RunRecord]) -> Figure:
         figure,
         "Mutual information between the states of [MASK]s and the tokens that stood there, by the number of blocks "
         "passed: encoder blocks of the vanilla model, decoder blocks of 3ML. Bias taken out: "
-        f"{'; '.join(ends)}. Shuffled tokens give {floor:.2f} by plug-in, the tokens' entropy is {ceiling:.2f}.",
+        f"{'; '.join(ends)}.{doubt} Shuffled tokens give {floor:.2f} by plug-in, the tokens' entropy is {ceiling:.2f}.",
     )
 
 
