@@ -76,7 +76,7 @@ def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> tuple[flo
 
     Grassberger's estimate on all pairs, on halves and on quarters of them, extrapolated to infinitely many by
     I(N) = I + a/N + b/N² (Strong et al., "Entropy and information in neural spike trains", 1998); the second value is
-    a quarter of what extrapolating has changed. On synthetic tables with `MIN_PAIRS_PER_CELL` or more the truth lies
+    half of what extrapolating has changed. On synthetic tables with `MIN_PAIRS_PER_CELL` or more the truth lies
     within two errors, made of this and the sampling error, in 95% of the cases (tested); below, the estimate may be far
     too high. Subtracting the estimate on shuffled tokens instead would take away too much: the more is shared, the
     fewer cells of the table are in use.
@@ -90,7 +90,7 @@ def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> tuple[flo
         for n in (1, 2, 4)
     )
     extrapolated = (8 * full - 6 * half + quarter) / 3
-    return extrapolated, abs(full - extrapolated) / 4
+    return extrapolated, abs(full - extrapolated) / 2
 
 
 MIN_PAIRS_PER_CELL = 2.0

@@ -14,10 +14,10 @@ from threeml_core.reporting.tables import Table
 from threeml_core.results import RunRecord
 
 LEVEL = 0.9
-"""Our reading of "a similar level": at least this share of the vanilla model's last layer. The paper has no number."""
+"""Our bound for "level with": at least this share of the vanilla model's last layer. The paper has no number."""
 
 MOST = 0.5
-"""Our reading of "the largest amount": more than this share of what the last layer has gained."""
+"""Our bound for "most": more than this share of what the last layer has gained."""
 
 
 def layers_of(record: RunRecord) -> list[LayerInformation]:
@@ -144,7 +144,8 @@ def statement_table(records: Sequence[RunRecord]) -> Table:
     rows, names = [], _names(records)
     vanilla = [record for record in records if _is_vanilla(record)]
     for record in vanilla:
-        rows.append({"Statement": _FIRST, "Model": names[record.run_id], **_first_statement(record)})
+        row = {"Statement": _FIRST, "Model": names[record.run_id], "Against": "itself"}
+        rows.append({**row, **_first_statement(record)})
     for record in records:
         if _is_vanilla(record):
             continue
