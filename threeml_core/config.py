@@ -162,6 +162,15 @@ class StudyConfig:
     kmeans_passes: int = parameter(1, "times that every state moves a centre")
     kmeans_batch_size: int = parameter(4096, "states between two moves; at least `clusters` are taken")
 
+    # the study: which runs the tables and figures need (threeml_core.study); their settings are those above
+    study_mask_rates: str = parameter("0.15,0.2,0.3,0.4,0.5,0.6", "Figures 3 and 5: mask rates")
+    study_depths: str = parameter("1,2,4,8", "Table 2a: decoder blocks")
+    study_widths: str = parameter("256,512,768,1024", "Table 2b: decoder widths")
+    study_splits: str = parameter("80-10-10,100-0-0,80-20-0,80-0-20", "Table 2c: mask splits")
+    study_steps: Optional[int] = parameter(None, "Table 3: updates of the models; None: max_steps")
+    ablation_steps: Optional[int] = parameter(None, "updates of all other runs of the study; None: study_steps")
+    equal_budget: bool = parameter(False, "Table 3: the 3ML models also with the FLOPs of vanilla at 15%")
+
     # cost plan (00_cost_model); nothing here changes a result
     gpu_name: str = parameter("H100 SXM", "the GPU of the plan, a label")
     gpu_tflops: float = parameter(989.0, "its dense bf16 peak; TFLOP/s")
@@ -226,6 +235,9 @@ DATA_PARAMETERS = (
 )
 """What decides the token blocks."""
 
+STUDY_GRIDS = {"study_mask_rates": float, "study_depths": int, "study_widths": int}
+"""Lists of numbers of the study, and the type of their items."""
+
 GRID_PARAMETERS = {
     "finetune_learning_rates": float,
     "finetune_batch_sizes": int,
@@ -234,7 +246,7 @@ GRID_PARAMETERS = {
     "finetune_large_batch_sizes": int,
     "finetune_large_epochs": int,
 }
-"""Lists of numbers joined with commas, and the type of their items."""
+"""Lists of numbers of fine-tuning, joined with commas, and the type of their items."""
 
 FINETUNE_PARAMETERS = (
     "checkpoint",
@@ -272,10 +284,14 @@ INFORMATION_PARAMETERS = (
 )
 """What decides a study of mutual information, given the pre-trained models."""
 
+STUDY_PARAMETERS = (*STUDY_GRIDS, "study_splits", "study_steps", "ablation_steps", "equal_budget")
+"""What decides which runs a study has."""
+
 _NO_EFFECT_ON_RESULT = {
     *DATA_PARAMETERS,  # stand in the identity through the fingerprint of the data
     *FINETUNE_PARAMETERS,  # come after pre-training
     *INFORMATION_PARAMETERS,
+    *STUDY_PARAMETERS,
     "preset",
     "runs_dir",
     "device",
@@ -349,18 +365,18 @@ def corruption_counts(n: int, mask_rate: float, mask_split: str) -> tuple[int, i
 
 
 def parse_grid(name: str, text: str) -> tuple[Any, ...]:
-    """`"16,32"` -> (16, 32): the values of a grid parameter, in the order given.
+    """`"16,32"` -> (16, 32): the values of a parameter that holds a list of numbers, in the order given.
 
     Raises:
         ParameterError: not positive numbers of the right type, or one stands there twice.
     """
-    kind = GRID_PARAMETERS[name]
+    kind = {**GRID_PARAMETERS, **STUDY_GRIDS}[name]
     try:
         values = tuple(kind(part) for part in text.split(","))
     except ValueError:
         values = ()
     if not values or min(values) <= 0 or not all(map(math.isfinite, values)) or len(set(values)) < len(values):
-        what = "learning rates such as '1e-5,3e-5'" if kind is float else "whole numbers such as '16,32'"
+        what = "numbers such as '0.1,0.2'" if kind is float else "whole numbers such as '16,32'"
         raise ParameterError(f"{name}={text!r}: expected {what}, each above 0 and given once")
     return values
 
@@ -449,8 +465,13 @@ def _check(c: StudyConfig) -> None:
         not (c.random_baseline and (c.checkpoint or "").startswith("random:")),
         f"checkpoint={c.checkpoint!r} is random already: leave random_baseline out, or give the trained checkpoint",
     )
-    for name in GRID_PARAMETERS:
+    for name in (*GRID_PARAMETERS, *STUDY_GRIDS):
         parse_grid(name, getattr(c, name))
+    for split in c.study_splits.split(","):
+        parse_mask_split(split.strip())
+    for name in ("study_steps", "ablation_steps"):
+        value = getattr(c, name)
+        _require(value is None or value >= 1, f"{name}={value}: expected at least 1, or None")
     _require(c.max_length >= 8, f"max_length={c.max_length}: expected at least 8 tokens")
     for name in ("weight_decay", "finetune_weight_decay", "max_grad_norm"):
         _require(getattr(c, name) >= 0, f"{name}={getattr(c, name)}: expected 0 or more")
@@ -508,7 +529,7 @@ def _coerce(name: str, value: Any, where: str) -> Any:
     if optional and (value is None or isinstance(value, str) and value.lower() in ("none", "null")):
         return None
     wrong = ParameterError(f"{name}={value!r}{where}: expected {kind.__name__}{' or None' if optional else ''}")
-    if name in GRID_PARAMETERS or name == "state_layers":  # papermill turns `-p finetune_epochs 3` into a number
+    if name in (*GRID_PARAMETERS, *STUDY_GRIDS, "state_layers"):  # papermill turns `-p finetune_epochs 3` into a number
         items = value if isinstance(value, list) else [value]
         if items and all(isinstance(item, (int, float, str)) and not isinstance(item, bool) for item in items):
             return ",".join(str(item) for item in items)

@@ -1,6 +1,6 @@
 """Tables, figures and the HTML report. Reads run records and the cost model; needs no torch."""
 
-from threeml_core.reporting.cost import cost_plan, printed_against_computed, speedup_table
+from threeml_core.reporting.cost import cost_plan, printed_against_computed, speedup_table, study_plan
 from threeml_core.reporting.figures import (
     Figure,
     plot_learning_curves,
@@ -80,4 +80,5 @@ __all__ = [
     "speed_table",
     "speedup_table",
     "statement_table",
+    "study_plan",
 ]

@@ -5,10 +5,8 @@ from __future__ import annotations
 from threeml_core import flops
 from threeml_core.config import MODEL_NAMES, StudyConfig, make_config
 from threeml_core.paper import PrintedValue, printed_values
-from threeml_core.reporting.tables import Table
-
-STUDY_MODELS = (("vanilla", 0.15), ("vanilla", 0.4), ("self", 0.4), ("self", 0.5), ("cross", 0.4))
-"""The five models of Table 3, with their mask rates."""
+from threeml_core.reporting.tables import MISSING, Table
+from threeml_core.study import STUDY_MODELS, study_runs
 
 BASE_UPDATES = 125
 """Updates of the RoBERTa baseline in the longer recipe, thousands (Table 3)."""
@@ -115,36 +113,54 @@ def _energy(watt_hours: float) -> str:
     return f"{watt_hours / 1000:.1f} kWh" if watt_hours >= 100 else f"{watt_hours:.2g} Wh"
 
 
+def _plan(config: StudyConfig) -> tuple[float, dict[str, str]]:
+    """GPU hours, and the cells of a plan's row, of one pre-training run."""
+    total = flops.training_flops(flops.forward_flops(config, "exact"), config.batch_size, config.max_steps, "exact")
+    hours = total / (config.gpu_tflops * 1e12 * config.mfu) / 3600
+    return hours, {
+        "Parameters": f"{flops.parameter_count(config) / 1e6:.1f} M",
+        "Updates": f"{config.max_steps:,}",
+        "Tokens": f"{config.max_steps * config.batch_size * config.sequence_length / 1e9:.3g} G",
+        "Training FLOPs": f"{total:.3g}",
+        "GPU time": _duration(hours),
+        "Energy": _energy(hours * config.gpu_watts),
+    }
+
+
+def _plan_total(config: StudyConfig, hours: float) -> dict[str, str]:
+    return {"GPU time": _duration(hours), "Energy": _energy(hours * config.gpu_watts)}
+
+
 def cost_plan(config: StudyConfig) -> Table:
     """What pre-training the five models of Table 3 costs with the geometry and schedule of `config`.
 
     GPU time is executed FLOPs over `mfu` times the peak of one GPU; energy is that time times its power draw.
     """
-    rows, total_hours = [], 0.0
+    rows, total = [], 0.0
     for architecture, rate in STUDY_MODELS:
         model = config.replace(architecture=architecture, mask_rate=rate)
-        forward = flops.forward_flops(model, "exact")
-        total = flops.training_flops(forward, model.batch_size, model.max_steps, "exact")
-        hours = total / (model.gpu_tflops * 1e12 * model.mfu) / 3600
-        total_hours += hours
+        hours, cells = _plan(model)
+        total += hours
+        memory = f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB"
         rows.append(
-            {
-                "Model": f"{MODEL_NAMES[architecture]}-{rate:.0%}",
-                "Parameters": f"{flops.parameter_count(model) / 1e6:.1f} M",
-                "Updates": f"{model.max_steps:,}",
-                "Tokens": f"{model.max_steps * model.batch_size * model.sequence_length / 1e9:.3g} G",
-                "Training FLOPs": f"{total:.3g}",
-                "GPU time": _duration(hours),
-                "Energy": _energy(hours * model.gpu_watts),
-                "Weights, gradients, moments": f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB",
-            }
+            {"Model": f"{MODEL_NAMES[architecture]}-{rate:.0%}", **cells, "Weights, gradients, moments": memory}
         )
-    rows.append(
-        {
-            "Model": "all five",
-            "GPU time": _duration(total_hours),
-            "Energy": _energy(total_hours * config.gpu_watts),
-        }
-    )
+    rows.append({"Model": "all five", **_plan_total(config, total)})
     title = f"Plan of preset {config.preset} on {config.gpu_name} at {config.mfu:.0%} MFU, one seed"
     return Table(rows, title)
+
+
+def study_plan(config: StudyConfig) -> Table:
+    """Every pre-training run that the paper's tables and figures need at this scale, once, with its cost."""
+    rows, total = [], 0.0
+    runs = study_runs(config)
+    for run in runs:
+        hours, cells = _plan(run.config)
+        total += hours
+        c = run.config
+        decoder = MISSING if c.architecture == "vanilla" else f"{c.decoder_num_hidden_layers} × {c.decoder_hidden_size}"
+        setting = {"Model": run.model, "Split": c.mask_split, "Decoder": decoder}
+        rows.append({**setting, **cells, "For": ", ".join(run.artefacts)})
+    rows.append({"Model": f"all {len(runs)}", **_plan_total(config, total)})
+    title = f"Pre-training runs of the whole study, preset {config.preset}, one seed"
+    return Table(rows, title, folded=len(rows) > 20)

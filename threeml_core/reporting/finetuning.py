@@ -8,12 +8,11 @@ from threeml_core.config import FINETUNE_PARAMETERS, GRID_PARAMETERS, StudyConfi
 from threeml_core.metrics import compare, weighted_accuracy
 from threeml_core.paper import printed_values
 from threeml_core.protocol import GlueStudy, TaskResult, planned_tasks, runs_of, start_of
-from threeml_core.reporting.tables import Table, parameter_table
+from threeml_core.reporting.tables import MISSING, Table, parameter_table
 from threeml_core.results import RunRecord
 from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks, tasks_of_source
 
 METRIC_TITLES = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman"}
-MISSING = "—"
 
 
 def _heading(task: Task) -> str:

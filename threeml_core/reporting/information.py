@@ -10,7 +10,7 @@ import matplotlib
 from threeml_core.config import MODEL_NAMES, StudyConfig
 from threeml_core.information import NATS_TO_BITS, BiasPoint, LayerInformation
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
-from threeml_core.reporting.tables import Table
+from threeml_core.reporting.tables import MISSING, Table
 from threeml_core.results import RunRecord
 
 LEVEL = 0.9
@@ -86,9 +86,9 @@ def information_table(records: Sequence[RunRecord]) -> Table:
                     "Spread over seeds": f"{max(found.plug_in) - min(found.plug_in):.3f}",
                     "On shuffled tokens": f"{sum(found.floor) / len(found.floor):.3f}",
                     "Corrected (nats)": _corrected(found),
-                    "Corrected (bits)": f"{found.value * NATS_TO_BITS:.3f}" if found.has_enough_states else "—",
+                    "Corrected (bits)": f"{found.value * NATS_TO_BITS:.3f}" if found.has_enough_states else MISSING,
                     "Error (nats)": f"{found.error:.3f}",
-                    "Of the entropy": f"{found.value / found.entropy:.1%}" if found.has_enough_states else "—",
+                    "Of the entropy": f"{found.value / found.entropy:.1%}" if found.has_enough_states else MISSING,
                 }
             )
     return Table(rows, "Mutual information between the states of [MASK]s and the tokens that stood there")

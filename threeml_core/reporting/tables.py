@@ -10,6 +10,9 @@ from typing import Any
 from threeml_core.config import DATA_PARAMETERS, KINDS, MODEL_NAMES, StudyConfig, identity_parameters
 from threeml_core.results import RunRecord
 
+MISSING = "—"
+"""A cell for which there is nothing to show."""
+
 
 class Table:
     """Rows of formatted text with a caption. Cells that look like numbers are set flush right.
