@@ -49,19 +49,23 @@ class Array:
     """A numpy array or a tensor as `Rows`; with `neighbours=1` they may be in any order."""
 
     def __init__(self, array: np.ndarray | Tensor, neighbours: int = 1) -> None:
-        self._tensor = torch.as_tensor(array)
+        self._array = array
         self.neighbours = neighbours
 
     @property
     def shape(self) -> tuple[int, int]:
         """(N, d)."""
-        return self._tensor.shape[0], self._tensor.shape[1]
+        return self._array.shape[0], self._array.shape[1]
 
     def read(self, index: np.ndarray) -> Tensor:
-        """(k, d); places in a row without a copy."""
-        if np.all(np.diff(index) == 1):
-            return self._tensor[index[0] : index[-1] + 1]
-        return self._tensor[torch.from_numpy(index).to(self._tensor.device)]
+        """(k, d); a tensor's places in a row without a copy."""
+        in_a_row = bool(np.all(np.diff(index) == 1))
+        if isinstance(self._array, np.ndarray):  # may be a file that is mapped read-only
+            part = self._array[index[0] : index[-1] + 1].copy() if in_a_row else np.take(self._array, index, axis=0)
+            return torch.from_numpy(part)
+        if in_a_row:
+            return self._array[index[0] : index[-1] + 1]
+        return self._array[torch.from_numpy(index).to(self._array.device)]
 
 
 class _OnCPU:

@@ -94,7 +94,7 @@ def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> tuple[flo
 
 
 MIN_PAIRS_PER_CELL = 2.0
-"""Pairs for each cell in use of the table of clusters and tokens, below which nothing takes the bias out.
+"""Pairs for each cell in use of the table of clusters and tokens, below which the bias cannot be corrected.
 
 The paper's 500 states a cluster and 1,000 tokens have 2.4 where nothing is shared, and more where something is.
 """

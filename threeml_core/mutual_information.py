@@ -60,17 +60,20 @@ def layer_mutual_information(
 ) -> LayerInformation:
     """Mutual information between states and tokens: k-means with several seeds, then the estimates from the counts.
 
-    What clusters say is at most what the states say: every value is one of a lower bound, which grows with `clusters`.
+    What clusters say is at most what the states say: every value estimates a lower bound, which grows with `clusters`.
 
     Args:
-        states: (N, d), in any order.
-        tokens: (N,) int.
+        states: (N, d), in any order; N of at least 500 * `clusters` keeps the bias small.
+        tokens: (N,) int, 0 or more; token i stands where state i was.
         clusters: K.
         seeds: of k-means, for the spread.
         passes: over the states, in each clustering.
         batch_size: states between two moves of the centres.
         device: a CPU clusters with scikit-learn, a GPU with torch.
         layer: its number, for the record.
+
+    Returns:
+        All estimates in nats; `value` is the corrected one, if it `has_enough_states`.
 
     Raises:
         ParameterError: fewer states than clusters, not one token for each state, a state that is not finite.
@@ -281,7 +284,8 @@ def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
             del rows  # a layer in memory makes room for the next
             after = time.perf_counter()
             progress.add(found, before - started, after - before)
-            log(f"{name} layer {layer}: {found.value:.3f} nats ({after - before:.1f} s)")
+            run = setting.record.run_id
+            log(f"{run} layer {layer}: {found.value:.3f} nats, bias taken out ({after - before:.1f} s)")
             started = after
         environment["finished"] = now()
         describe_device(environment, setting.device)
@@ -303,6 +307,7 @@ def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
                 "data_id": setting.record.data["data_id"],
                 "corpus": setting.record.data["corpus"],
                 "perplexity_masked": setting.record.metrics["eval_perplexity_masked"],
+                "unigram_perplexity_masked": setting.record.metrics["unigram_perplexity_masked"],
                 "on_unigram_plateau": setting.record.metrics["on_unigram_plateau"],
                 "states": len(sample.tokens),
                 "frequent_tokens": int(sample.is_top.sum()),

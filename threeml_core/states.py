@@ -31,7 +31,7 @@ from threeml_core.data import PreparedData
 from threeml_core.data.blocks import TokenBlocks
 from threeml_core.errors import CorpusError, DamagedFileError, ParameterError, StudyError
 from threeml_core.evaluation import masking_of
-from threeml_core.files import explain_full_disk, fingerprint, make_folder, write_json
+from threeml_core.files import atomic_file, explain_full_disk, fingerprint, make_folder, write_json
 from threeml_core.log import Log, print_line
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
 
@@ -278,7 +278,7 @@ def collect_states(
     Args:
         forward: the model and the sample.
         layers: layer numbers.
-        folder: of this model and sample alone; holds `layer-<number>.npy` and `states.json`.
+        folder: of this model and sample alone; holds `layer-<number>.npy`, the tokens in `tokens.npy`, `states.json`.
         log: takes progress lines.
 
     Returns:
@@ -328,6 +328,8 @@ def collect_states(
                 write_json(progress_file, {**identity, "group": group, "checksums": checksums})
                 log(f"states: {offset + len(states[0]):,} of {size:,}")
                 saved = time.monotonic()
+    with atomic_file(folder / "tokens.npy") as temporary, temporary.open("wb") as handle:
+        np.save(handle, forward.sample.tokens)
     write_json(done, {**identity, "checksums": checksums})
     progress_file.unlink()
     return files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -305,7 +306,9 @@ def test_the_error_of_a_share_is_that_of_repeated_measurements() -> None:
     noisy = rng.normal([0.1, 0.7, 1.1], 0.02, (20_000, 3))
     spread = np.std((noisy[:, 1] - noisy[:, 0]) / (noisy[:, 2] - noisy[:, 0]))
     table = statement_table([record("vanilla", [0.1, 0.7, 0.8, 0.9, 1.1], 0.02)])
-    low, high = (int(part.rstrip("%")) for part in table.rows[0][table.columns.index("Two errors")].split(" to "))
+    low, high = (
+        int(part.rstrip("%")) for part in table.rows[0][table.columns.index("±2 standard errors")].split(" to ")
+    )
     assert high - low == pytest.approx(100 * 4 * spread, abs=1.1)
 
 
@@ -339,6 +342,16 @@ def test_values_from_too_few_states_are_marked() -> None:
     figure = plot_information([record("self", [0.0, 0.5], pairs_per_cell=1.5), record("vanilla", [0.0, 0.5, 0.6])])
     assert "Ringed values have too few states" in figure.alt
     assert "Ringed" not in plot_information([record("self", [0.0, 0.5])]).alt
+
+
+def test_states_from_a_file_that_is_mapped_read_only(tmp_path: Path) -> None:
+    """What `collect_states` leaves with keep_states can be loaded and looked at again."""
+    states, tokens = blurred(2000)
+    np.save(tmp_path / "layer.npy", states)
+    mapped = np.load(tmp_path / "layer.npy", mmap_mode="r")
+    for same in (mapped, torch.from_numpy(states)):
+        found = layer_mutual_information(same, tokens, 20)
+        assert found == layer_mutual_information(states, tokens, 20)
 
 
 def test_states_that_are_not_finite() -> None:

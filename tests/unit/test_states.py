@@ -176,6 +176,7 @@ def test_files_and_memory_hold_the_models_states(forward: Forward, tmp_path: Pat
         some = np.array([5, 6, 7, 1999, 3, 4, 0, 0, 1])
         assert np.array_equal(stored[some], file.read(some).numpy())
     assert not (tmp_path / "s" / "progress.json").exists()
+    assert np.array_equal(np.load(tmp_path / "s" / "tokens.npy"), forward.sample.tokens)
 
 
 def test_memory_takes_as_many_layers_as_fit(forward: Forward, monkeypatch: pytest.MonkeyPatch) -> None:

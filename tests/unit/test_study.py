@@ -17,10 +17,10 @@ def test_every_run_stands_there_once() -> None:
     runs = study_runs(LARGE)
     assert len({str(identity_parameters(run.config)) for run in runs}) == len(runs) == 36
     assert {name for run in runs for name in run.artefacts} == {
-        *("Figure 3", "Figure 5", "Table 1", "Table 2a", "Table 2b", "Table 2c", "Table 3")
+        *("Figure 3", "Figure 4", "Figure 5", "Table 1", "Table 2a", "Table 2b", "Table 2c", "Table 3")
     }
     default = next(run for run in runs if run.config.architecture == "self" and run.config.mask_rate == 0.4)
-    assert default.artefacts == ("Table 1", "Table 2a", "Table 2b", "Table 2c", "Figure 5", "Table 3")
+    assert default.artefacts == ("Table 1", "Figure 4", "Table 2a", "Table 2b", "Table 2c", "Figure 5", "Table 3")
     assert identity_parameters(default.config) == identity_parameters(LARGE), "it is what 02_pretrain makes"
 
 

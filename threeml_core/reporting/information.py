@@ -54,7 +54,7 @@ def choices_table(config: StudyConfig) -> Table:
         ("Text", "states_text", config.states_text, "not said"),
         ("Corruption", "", "that of the model's own pre-training, exact counts", "40% for all models"),
         ("Seed of blocks and corruption", "states_seed", f"{config.states_seed}", "not said"),
-        ("[MASK]s whose token is among", "top_tokens", f"the {config.top_tokens:,} most frequent", "the same: 1,000"),
+        ("[MASK]s whose token is among", "top_tokens", f"the {config.top_tokens:,} most frequent, if so many", "1,000"),
         ("States a layer, at most", "states_per_layer", f"{config.states_per_layer:,}", "5,000,000"),
         ("Last layer of a pre-LN model", "states_final_norm", norm, "not said"),
         ("Clusters", "clusters", f"{config.clusters:,}", "10,000"),
@@ -107,6 +107,7 @@ def sample_table(records: Sequence[RunRecord]) -> Table:
             {
                 "Run": d["run"],
                 "Perplexity, masked": f"{d['perplexity_masked']:.1f}",
+                "Unigram": f"{d['unigram_perplexity_masked']:.1f}",
                 "Corruption": f"{p['mask_rate']:.0%}, {p['mask_split']}",
                 "Text": f"{p['states_text']}, {blocks} blocks",
                 "Frequent tokens": f"{d['frequent_tokens']:,}",
@@ -137,7 +138,7 @@ def information_cost_table(records: Sequence[RunRecord]) -> Table:
 
 
 def statement_table(records: Sequence[RunRecord]) -> Table:
-    """The two statements of section 4.2, each with a verdict from the corrected values and two errors either side.
+    """The two statements of section 4.2, each with a verdict from the corrected values, ±2 standard errors.
 
     The error is that of clustering and sampling; how far another pre-training seed would be, one model cannot say.
     """
@@ -189,7 +190,7 @@ def _first_statement(record: RunRecord) -> dict[str, str]:
     rest = end.value - early.value
     return {
         "Measured": f"the first {few} of {last} blocks: {share:.0%} of the gain; the others: {rest:+.3f} nats",
-        "Two errors": f"{share - 2 * error:.0%} to {share + 2 * error:.0%}",
+        "±2 standard errors": f"{share - 2 * error:.0%} to {share + 2 * error:.0%}",
         "Holds if": f"above {MOST:.0%}",
         "Verdict": _verdict(share, error, MOST),
     }
@@ -214,7 +215,7 @@ def _second_statement(record: RunRecord, vanilla: RunRecord) -> dict[str, str]:
     error = math.hypot(first.error, share * end.error) / end.value
     return {
         "Measured": f"{first.value:.3f} against {end.value:.3f} nats: {share:.0%}",
-        "Two errors": f"{share - 2 * error:.0%} to {share + 2 * error:.0%}",
+        "±2 standard errors": f"{share - 2 * error:.0%} to {share + 2 * error:.0%}",
         "Holds if": f"at least {LEVEL:.0%}",
         "Verdict": _verdict(share, error, LEVEL),
     }
