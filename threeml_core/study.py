@@ -37,7 +37,8 @@ def study_runs(config: StudyConfig, artefacts: Sequence[str] | None = None) -> l
     """The runs that tables and figures need, each once, in the order in which they are first needed.
 
     Source: Tables 1 to 3, Figures 3 to 5; all but Table 3 are of the large model in the paper. What an ablation does
-    not vary is as in `config` (the paper's gray rows): mask rate, split, depth and width of the decoder. 3ML_cross always has pre-LN (Appendix A: post-LN does not work).
+    not vary is as in `config` (the paper's gray rows): mask rate, split, depth and width of the decoder. 3ML_cross
+    always has pre-LN (section 3.3: post-LN does not work).
 
     Args:
         config: model, text, optimisation, and the lists `study_*`.
