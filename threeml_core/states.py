@@ -328,8 +328,8 @@ def collect_states(
                 write_json(progress_file, {**identity, "group": group, "checksums": checksums})
                 log(f"states: {offset + len(states[0]):,} of {size:,}")
                 saved = time.monotonic()
-    with atomic_file(folder / "tokens.npy") as temporary, temporary.open("wb") as handle:
-        np.save(handle, forward.sample.tokens)
+    with atomic_file(folder / "tokens.npy") as temporary, temporary.open("wb") as tokens:
+        np.save(tokens, forward.sample.tokens)
     write_json(done, {**identity, "checksums": checksums})
     progress_file.unlink()
     return files
