@@ -122,11 +122,12 @@ def sample_table(records: Sequence[RunRecord]) -> Table:
 
 
 def information_cost_table(records: Sequence[RunRecord]) -> Table:
-    """What the wall clock and the memory said on this machine."""
+    """Where the records lie, and what the wall clock and the memory said on this machine."""
     names = _names(records)
     rows = [
         {
             "Model": names[record.run_id],
+            "Record": record.run_id,
             "Layers": f"{len(record.metrics['layers'])}",
             "Running the model": f"{record.timing['states_seconds']:.1f} s",
             "Clustering and estimates": f"{record.timing['clustering_seconds']:.1f} s",
@@ -134,7 +135,7 @@ def information_cost_table(records: Sequence[RunRecord]) -> Table:
         }
         for record in records
     ]
-    return Table(rows, "Cost on this machine")
+    return Table(rows, "Records in runs/mutual_information, and what they cost on this machine")
 
 
 def statement_table(records: Sequence[RunRecord]) -> Table:
