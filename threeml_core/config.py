@@ -376,7 +376,8 @@ def parse_grid(name: str, text: str) -> tuple[Any, ...]:
     except ValueError:
         values = ()
     if not values or min(values) <= 0 or not all(map(math.isfinite, values)) or len(set(values)) < len(values):
-        what = "numbers such as '0.1,0.2'" if kind is float else "whole numbers such as '16,32'"
+        rates = "mask rates such as '0.15,0.4'" if name in STUDY_GRIDS else "learning rates such as '1e-5,3e-5'"
+        what = rates if kind is float else "whole numbers such as '16,32'"
         raise ParameterError(f"{name}={text!r}: expected {what}, each above 0 and given once")
     return values
 
