@@ -26,7 +26,7 @@ import torch
 from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor, nn
 
-from threeml_core.clustering import Array, cluster
+from threeml_core.clustering import cluster
 from threeml_core.config import make_config
 from threeml_core.data.blocks import TokenBlocks
 from threeml_core.data.prepare import PreparedData
@@ -110,7 +110,7 @@ def speed(options: argparse.Namespace) -> None:
 def cluster_array(states: np.ndarray, options: argparse.Namespace, seed: int) -> np.ndarray:
     """With the parameters' defaults."""
     config = make_config({})
-    return cluster(Array(states), options.clusters, seed, config.kmeans_passes, config.kmeans_batch_size)
+    return cluster(states, options.clusters, seed, config.kmeans_passes, config.kmeans_batch_size)
 
 
 def growth(options: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from threeml_core.reporting.tables import MISSING, Table
 from threeml_core.results import RunRecord
 
 LEVEL = 0.9
-"""Our bound for "level with": at least this share of the vanilla model's last layer. The paper has no number."""
+"""Our bound for "level with": more than this share of the vanilla model's last layer. The paper has no number."""
 
 MOST = 0.5
 """Our bound for "most": more than this share of what the last layer has gained."""
@@ -165,11 +165,11 @@ def statement_table(records: Sequence[RunRecord]) -> Table:
 
 
 _FIRST = "vanilla restores most in the first few layers"
+_SECOND = "after one decoder block 3ML is level with vanilla's last layer"
 _ONE_SEED = "undecided: with one k-means seed there is no spread"
 _OTHER_SAMPLE = "not comparable: the vanilla model was asked about other [MASK]s"
 _TOO_FEW = "undecided: too few states for so many clusters to take the bias out"
 _PLATEAU = "undecided: a model that has not left the unigram plateau has nothing to restore"
-_SECOND = "after one decoder block 3ML is level with vanilla's last layer"
 
 
 def _first_statement(record: RunRecord) -> dict[str, str]:
@@ -189,12 +189,8 @@ def _first_statement(record: RunRecord) -> dict[str, str]:
     share = (early.value - start.value) / gain
     error = math.hypot(early.error, share * end.error, (1 - share) * start.error) / gain
     rest = end.value - early.value
-    return {
-        "Measured": f"the first {few} of {last} blocks: {share:.0%} of the gain; the others: {rest:+.3f} nats",
-        "±2 standard errors": f"{share - 2 * error:.0%} to {share + 2 * error:.0%}",
-        "Holds if": f"above {MOST:.0%}",
-        "Verdict": _verdict(share, error, MOST),
-    }
+    measured = f"the first {few} of {last} blocks: {share:.0%} of the gain; the others: {rest:+.3f} nats"
+    return {"Measured": measured, **_judged(share, error, MOST)}
 
 
 def _second_statement(record: RunRecord, vanilla: RunRecord) -> dict[str, str]:
@@ -214,12 +210,8 @@ def _second_statement(record: RunRecord, vanilla: RunRecord) -> dict[str, str]:
         return {"Verdict": "undecided: the vanilla model's last layer says nothing about the tokens"}
     share = first.value / end.value
     error = math.hypot(first.error, share * end.error) / end.value
-    return {
-        "Measured": f"{first.value:.3f} against {end.value:.3f} nats: {share:.0%}",
-        "±2 standard errors": f"{share - 2 * error:.0%} to {share + 2 * error:.0%}",
-        "Holds if": f"at least {LEVEL:.0%}",
-        "Verdict": _verdict(share, error, LEVEL),
-    }
+    measured = f"{first.value:.3f} against {end.value:.3f} nats: {share:.0%}"
+    return {"Measured": measured, **_judged(share, error, LEVEL)}
 
 
 def _unsure(*layers: LayerInformation) -> str | None:
@@ -229,10 +221,11 @@ def _unsure(*layers: LayerInformation) -> str | None:
     return None if all(found.has_enough_states for found in layers) else _TOO_FEW
 
 
-def _verdict(value: float, error: float, bound: float) -> str:
-    if value - 2 * error > bound:
-        return "holds"
-    return "does not hold" if value + 2 * error < bound else "undecided"
+def _judged(share: float, error: float, bound: float) -> dict[str, str]:
+    """Does a share lie above a bound, ±2 standard errors?"""
+    low, high = share - 2 * error, share + 2 * error
+    verdict = "holds" if low > bound else "does not hold" if high < bound else "undecided"
+    return {"±2 standard errors": f"{low:.0%} to {high:.0%}", "Holds if": f"above {bound:.0%}", "Verdict": verdict}
 
 
 def plot_information(records: Sequence[RunRecord]) -> Figure:
