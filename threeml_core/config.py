@@ -170,6 +170,10 @@ class StudyConfig:
     study_steps: Optional[int] = parameter(None, "Table 3: updates of the models; None: max_steps")
     ablation_steps: Optional[int] = parameter(None, "updates of all other runs of the study; None: study_steps")
     equal_budget: bool = parameter(False, "Table 3: the 3ML models also with the FLOPs of vanilla at 15%")
+    pretrain_seeds: int = parameter(1, "pre-training seeds of each run: seed, seed + 1, ...; one gives no verdict")
+    ablation_seeds: Optional[int] = parameter(None, "fine-tuning seeds of all but Table 3; None: seeds")
+    plan_only: bool = parameter(False, "04 to 06: print the runs and their cost, show what is there, do none")
+    workers: int = parameter(1, "04 to 06: processes at once, the cores divided among them; 1: none but this")
 
     # cost plan (00_cost_model); nothing here changes a result
     gpu_name: str = parameter("H100 SXM", "the GPU of the plan, a label")
@@ -209,6 +213,18 @@ class StudyConfig:
     def parameters(self) -> dict[str, Any]:
         """Name -> resolved value, in the order of the class."""
         return {name: getattr(self, name) for name in PARAMETERS}
+
+    def refuse_plan_only(self) -> None:
+        """Called before work that is not a study's: `plan_only` asks that nothing be run.
+
+        Raises:
+            ParameterError: it is set.
+        """
+        if self.plan_only:
+            raise ParameterError(
+                "plan_only=True: nothing is run, and this work has no plan of its own; 00_cost_model prints the plan "
+                "of a preset, 04 to 06 that of their tables. Leave plan_only out to run it"
+            )
 
     def replace(self, **changes: Any) -> StudyConfig:
         """A copy with other values; what was derived is derived again."""
@@ -284,8 +300,18 @@ INFORMATION_PARAMETERS = (
 )
 """What decides a study of mutual information, given the pre-trained models."""
 
-STUDY_PARAMETERS = (*STUDY_GRIDS, "study_splits", "study_steps", "ablation_steps", "equal_budget")
-"""What decides which runs a study has."""
+STUDY_PARAMETERS = (
+    *STUDY_GRIDS,
+    "study_splits",
+    "study_steps",
+    "ablation_steps",
+    "equal_budget",
+    "pretrain_seeds",
+    "ablation_seeds",
+    "plan_only",
+    "workers",
+)
+"""What decides which runs a study has, and how they are done."""
 
 _NO_EFFECT_ON_RESULT = {
     *DATA_PARAMETERS,  # stand in the identity through the fingerprint of the data
@@ -430,6 +456,8 @@ def _check(c: StudyConfig) -> None:
         "logging_steps",
         "save_steps",
         "seeds",
+        "pretrain_seeds",
+        "workers",
         "states_per_layer",
         "top_tokens",
         "kmeans_seeds",
@@ -470,7 +498,7 @@ def _check(c: StudyConfig) -> None:
         parse_grid(name, getattr(c, name))
     for split in c.study_splits.split(","):
         parse_mask_split(split.strip())
-    for name in ("study_steps", "ablation_steps"):
+    for name in ("study_steps", "ablation_steps", "ablation_seeds"):
         value = getattr(c, name)
         _require(value is None or value >= 1, f"{name}={value}: expected at least 1, or None")
     _require(c.max_length >= 8, f"max_length={c.max_length}: expected at least 8 tokens")

@@ -28,7 +28,7 @@ from threeml_core.encoders import RANDOM, Encoder, load_classifier, open_encoder
 from threeml_core.errors import CheckpointError, ParameterError, TrainingError, command_line
 from threeml_core.files import atomic_file, exclusive, fingerprint, project_path
 from threeml_core.log import Log, print_line
-from threeml_core.metrics import task_metrics, task_score
+from threeml_core.metrics import chance_level, task_metrics, task_score
 from threeml_core.optim import linear_warmup_decay, parameter_groups, set_learning_rate
 from threeml_core.predictions import FILE, Predictions, write_parquet
 from threeml_core.protocol import (
@@ -162,6 +162,7 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
     Raises:
         StudyError: bad input, before any run starts.
     """
+    config.refuse_plan_only()
     setting = make_setting(config, encoder, data)
     jobs = plan_jobs(setting)
     baselines = {name: baseline_job(examples, config) for name, examples in data.items()}
@@ -429,13 +430,14 @@ def _write(
     start = start_of(data.task, config)
     from_subset = start is not None and setting.data[start].is_subset
     lengths = setting.encoded[run.task].splits["train"].lengths
+    metrics = {**trained.metrics, "chance": chance_level(data.task, trained.answers.splits)} if trained else {}
     record = RunRecord(
         stage=STAGE,
         run_id=folder.name,
         identity=setting.identity(run, starts),
         parameters=config.parameters(),
         sources=dict(config.sources),
-        metrics=trained.metrics if trained else {},
+        metrics=metrics,
         flops={},
         timing=trained.timing if trained else {},
         data={

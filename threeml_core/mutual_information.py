@@ -43,6 +43,7 @@ from threeml_core.mixtures import Mixture
 from threeml_core.pretrain import pretrain
 from threeml_core.results import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
 from threeml_core.states import Forward, Sample, collect_states, draw_sample, refuse_absent, states_in_memory
+from threeml_core.study import variant
 from threeml_core.sweep import Job, run_all
 
 STAGE = "mutual_information"
@@ -88,7 +89,7 @@ def layer_mutual_information(
 
 
 def chosen_runs(config: StudyConfig, log: Log = print_line) -> list[Path]:
-    """Folders of the pre-trained runs to look at: those of `runs`, or vanilla, 3ML_self and 3ML_cross of `config`.
+    """Folders of the pre-trained runs to look at: those of `runs`, or vanilla, 3ML_self and 3ML_cross, all seeds.
 
     The latter are pre-trained now if they are not there yet, once it is sure that they can be looked at as asked.
 
@@ -97,7 +98,8 @@ def chosen_runs(config: StudyConfig, log: Log = print_line) -> list[Path]:
         StudyError: see `checked_sample`.
     """
     if config.runs is None:
-        configs = [config.replace(architecture=architecture) for architecture in ARCHITECTURES]
+        seeds = range(config.seed, config.seed + config.pretrain_seeds)
+        configs = [variant(config, architecture=name, seed=seed) for seed in seeds for name in ARCHITECTURES]
         data = prepare_data(config, log)
         for each in configs:
             checked_sample(each, data)
@@ -249,6 +251,7 @@ def mutual_information(config: StudyConfig, log: Log = print_line) -> list[RunRe
     Raises:
         StudyError: bad input, before anything is measured; too little disk or memory; damaged files.
     """
+    config.refuse_plan_only()
     jobs = plan_jobs(config, chosen_runs(config, log), log)
     records = run_all(jobs, config.runs_dir, log)
     return [records[job.run_id] for job in jobs]

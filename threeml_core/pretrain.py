@@ -136,6 +136,18 @@ def pretrain_identity(config: StudyConfig, data_id: str, device: torch.device) -
     return {"data": data_id, **identity_parameters(config), **run}
 
 
+def pretrain_run_id(config: StudyConfig, data: PreparedData, device: torch.device) -> str:
+    """Folder name of a run.
+
+    Raises:
+        ParameterError: a mask rate that these blocks cannot satisfy.
+    """
+    for evaluation in (False, True):
+        masking_of(config, data, evaluation)
+    identity = pretrain_identity(config, data.data_id, device)
+    return run_id(f"{config.architecture}-{config.mask_rate * 100:g}", identity)
+
+
 def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     """Pre-train one model, or return the record if that was done before, or go on where it was interrupted.
 
@@ -149,14 +161,13 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     Raises:
         StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
     """
+    config.refuse_plan_only()
     transformers_logging.disable_progress_bar()
     device = choose_device(config)
     environment = describe_environment()
     data = prepare_data(config, log)
-    for evaluation in (False, True):  # refuse a rate these blocks cannot satisfy before a folder is made
-        masking_of(config, data, evaluation)
+    name = pretrain_run_id(config, data, device)
     identity = pretrain_identity(config, data.data_id, device)
-    name = run_id(f"{config.architecture}-{config.mask_rate * 100:g}", identity)
     folder = run_folder(config.runs_dir, STAGE, name)
     with exclusive(folder / ".lock", f"run {name}"):
         if (folder / "record.json").exists():

@@ -83,6 +83,19 @@ def best_run(records: Sequence[RunRecord]) -> RunRecord | None:
     return max(ended, key=lambda record: record.metrics["score"], default=None)
 
 
+def best_of_seeds(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """The best run of each seed that has one, in the order of the records. Source: Table 6."""
+    by_seed: dict[int, list[RunRecord]] = {}
+    for record in records:
+        by_seed.setdefault(record.identity["seed"], []).append(record)
+    return [found for group in by_seed.values() if (found := best_run(group))]
+
+
+def median_metrics(task: Task, best: Sequence[RunRecord]) -> dict[str, float]:
+    """Each metric's median over the best runs of the seeds. Source: Table 6."""
+    return {key: statistics.median(record.metrics[key] for record in best) for key in task.metric_keys}
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskResult:
     """What the protocol says about one task.
@@ -164,15 +177,12 @@ def task_result(
         runs_dir: where the runs left their predictions.
         resamples: bootstrap samples.
     """
-    by_seed: dict[int, list[RunRecord]] = {}
-    for record in records:
-        by_seed.setdefault(record.identity["seed"], []).append(record)
-    best = [found for group in by_seed.values() if (found := best_run(group))]
+    best = best_of_seeds(records)
     if not best:
         return TaskResult(task, tuple(records), (), (), {}, None, None, None, None, {}, baseline)
     answers = [load_predictions(task, record.folder(runs_dir)) for record in best]
     splits = [answer.splits for answer in answers]
-    medians = {key: statistics.median(record.metrics[key] for record in best) for key in task.metric_keys}
+    medians = median_metrics(task, best)
     low, high = bootstrap_median(task, splits, resamples)
     return TaskResult(
         task,
@@ -230,7 +240,7 @@ class GlueStudy:
         return next(result for result in self.results if result.task.name == name)
 
 
-_TRAINING_PARAMETERS = (
+TRAINING_PARAMETERS = (
     "adam_beta1",
     "adam_beta2",
     "adam_epsilon",
@@ -256,7 +266,7 @@ def finetune_identity(
         device: `cpu` or `cuda`.
         bf16: bfloat16 autocast.
     """
-    settings = {name: getattr(config, name) for name in _TRAINING_PARAMETERS}
+    settings = {name: getattr(config, name) for name in TRAINING_PARAMETERS}
     return {
         **dataclasses.asdict(run),
         "encoder": encoder,

@@ -160,7 +160,8 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _cores() -> int:
+def available_cores() -> int:
+    """CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -194,6 +195,6 @@ def describe_environment() -> dict[str, Any]:
         "commit": commit,
         "commit_changed": bool(changed) if commit else None,
         "versions": versions,
-        "hardware": {"cpu": _cpu_name(), "cores": _cores(), "system": platform.system()},
+        "hardware": {"cpu": _cpu_name(), "cores": available_cores(), "system": platform.system()},
         "finished": now(),
     }

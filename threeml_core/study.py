@@ -1,26 +1,49 @@
-"""Which pre-training runs the paper's tables and figures need, derived from a preset. No torch."""
+"""The study: which runs the paper's tables and figures need, and what they gave, read from records. No torch."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from threeml_core import flops
-from threeml_core.config import ARCHITECTURES, MODEL_NAMES, StudyConfig, identity_parameters, parse_grid
+from threeml_core.config import (
+    ARCHITECTURES,
+    DATA_PARAMETERS,
+    MODEL_NAMES,
+    StudyConfig,
+    identity_parameters,
+    parse_grid,
+    parse_mask_split,
+)
 from threeml_core.errors import ParameterError
 from threeml_core.files import fingerprint
+from threeml_core.metrics import task_score, weighted_accuracy
+from threeml_core.protocol import TRAINING_PARAMETERS, best_of_seeds, median_metrics, planned_tasks, runs_of
+from threeml_core.results import RunRecord
+from threeml_core.tasks import GLUE_TASKS, Task, select_tasks
 
 STUDY_MODELS = (("vanilla", 0.15), ("vanilla", 0.4), ("self", 0.4), ("self", 0.5), ("cross", 0.4))
 """The five models of Table 3's efficient recipe, with their mask rates; the longer one has no vanilla model at 40%."""
 
+COMPARISON = "Table 3"
+"""Where models are fine-tuned on all tasks; `ABLATIONS`: on those of the ablations; elsewhere: not at all."""
+
+ABLATIONS = ("Figure 3", "Table 2a", "Table 2b", "Table 2c", "Figure 5")
+
+
+# -- which runs -------------------------------------------------------------------------------------------------
+
 
 @dataclasses.dataclass(frozen=True)
 class StudyRun:
-    """A pre-training run of the study.
+    """A pre-training run of the study, to be done with each pre-training seed.
 
     Attributes:
-        config: its parameters.
+        config: its parameters, with the first seed.
         artefacts: the tables and figures that show it.
     """
 
@@ -32,13 +55,17 @@ class StudyRun:
         """Architecture and mask rate, as in the paper."""
         return f"{MODEL_NAMES[self.config.architecture]}-{self.config.mask_rate:.0%}"
 
+    @property
+    def seeds(self) -> range:
+        """Its pre-training seeds."""
+        return range(self.config.seed, self.config.seed + self.config.pretrain_seeds)
+
 
 def study_runs(config: StudyConfig, artefacts: Sequence[str] | None = None) -> list[StudyRun]:
     """The runs that tables and figures need, each once, in the order in which they are first needed.
 
     Source: Tables 1 to 3, Figures 3 to 5; all but Table 3 are of the large model in the paper. What an ablation does
-    not vary is as in `config` (the paper's gray rows): mask rate, split, depth and width of the decoder. 3ML_cross
-    always has pre-LN (section 3.3: post-LN does not work).
+    not vary is as in `config` (the paper's gray rows): mask rate, split, depth and width of the decoder.
 
     Args:
         config: model, text, optimisation, and the lists `study_*`.
@@ -54,7 +81,7 @@ def study_runs(config: StudyConfig, artefacts: Sequence[str] | None = None) -> l
     runs: dict[str, tuple[StudyConfig, list[str]]] = {}
     for name in chosen:
         for changes in makers[name]:
-            run = _run(config, changes)
+            run = variant(config, **changes)
             identity = fingerprint(identity_parameters(run))
             used = runs.setdefault(identity, (run, []))[1]
             if name not in used:
@@ -64,8 +91,8 @@ def study_runs(config: StudyConfig, artefacts: Sequence[str] | None = None) -> l
 
 def _artefacts(config: StudyConfig) -> dict[str, list[dict[str, Any]]]:
     """Table or figure -> what each of its runs changes."""
-    study = config.study_steps or config.max_steps
-    steps = {"max_steps": config.ablation_steps or study}
+    study = {"max_steps": study_steps(config)}
+    ablation = {"max_steps": config.ablation_steps or study_steps(config)}
     rates = parse_grid("study_mask_rates", config.study_mask_rates)
     splits = [split.strip() for split in config.study_splits.split(",")]
     varied: dict[str, tuple[str, Sequence[Any]]] = {
@@ -73,32 +100,39 @@ def _artefacts(config: StudyConfig) -> dict[str, list[dict[str, Any]]]:
         "Table 2b": ("decoder_hidden_size", parse_grid("study_widths", config.study_widths)),
         "Table 2c": ("mask_split", splits),
     }
-    models = [
-        {"architecture": architecture, "mask_rate": rate, "max_steps": study} for architecture, rate in STUDY_MODELS
-    ]
+    models = [{**study, "architecture": architecture, "mask_rate": rate} for architecture, rate in STUDY_MODELS]
     if config.equal_budget:
         models += [
-            {**model, "max_steps": equal_budget_steps(_run(config, model), study)}
+            {**model, "max_steps": equal_budget_steps(variant(config, **model), study_steps(config))}
             for model in models
             if model["architecture"] != "vanilla"
         ]
     return {
-        "Figure 3": [{"architecture": "vanilla", "mask_rate": rate, **steps} for rate in rates],
-        "Table 1": [{"architecture": architecture, **steps} for architecture in ARCHITECTURES],
-        "Figure 4": [{"architecture": architecture, "mask_rate": 0.4, **steps} for architecture in ARCHITECTURES],
+        "Figure 3": [{**ablation, "architecture": "vanilla", "mask_rate": rate} for rate in rates],
+        "Table 1": [{**study, "architecture": architecture} for architecture in ARCHITECTURES],
+        "Figure 4": [{**study, "architecture": architecture} for architecture in ARCHITECTURES],
         **{
-            name: [{"architecture": a, key: value, **steps} for value in values for a in ("self", "cross")]
+            name: [{**ablation, "architecture": a, key: value} for value in values for a in ("self", "cross")]
             for name, (key, values) in varied.items()
         },
-        "Figure 5": [{"architecture": a, "mask_rate": rate, **steps} for rate in rates for a in ARCHITECTURES],
-        "Table 3": models,
+        "Figure 5": [{**ablation, "architecture": a, "mask_rate": rate} for rate in rates for a in ARCHITECTURES],
+        COMPARISON: models,
     }
 
 
-def _run(config: StudyConfig, changes: dict[str, Any]) -> StudyConfig:
-    if changes["architecture"] == "cross":
+def study_steps(config: StudyConfig) -> int:
+    """Updates of the models of Tables 1 and 3 and Figure 4."""
+    return config.study_steps or config.max_steps
+
+
+def variant(config: StudyConfig, **changes: Any) -> StudyConfig:
+    """`config` with other values; 3ML_cross always with pre-LN (section 3.3: post-LN does not work).
+
+    A decoder of another width has heads as wide as the encoder's.
+    """
+    if changes.get("architecture", config.architecture) == "cross":
         changes = {"layer_norm": "pre", **changes}
-    if "decoder_hidden_size" in changes:  # heads as wide as the encoder's, as everywhere
+    if "decoder_hidden_size" in changes:
         changes = {"decoder_num_attention_heads": None, **changes}
     return config.replace(**changes)
 
@@ -109,3 +143,198 @@ def equal_budget_steps(config: StudyConfig, steps: int) -> int:
     Source: Table 3, the longer recipe; for 125K this gives 152.4K, 160.0K and 156.9K, printed as 153K, 160K and 157K.
     """
     return round(steps * flops.config_speedup(config, "paper", 0.15))
+
+
+# -- which fine-tunings -----------------------------------------------------------------------------------------
+
+
+def comparison_config(config: StudyConfig) -> StudyConfig:
+    """How the models of Table 3 are fine-tuned: on all tasks asked for, with all seeds."""
+    return config.replace(checkpoint=None)
+
+
+def ablation_config(config: StudyConfig) -> StudyConfig:
+    """How the models of the ablations are fine-tuned: on MNLI, QNLI and QQP. Source: section 3.1."""
+    tasks = config.tasks if config.glue == "bundled" else "ablation"
+    return config.replace(checkpoint=None, tasks=tasks, seeds=config.ablation_seeds or config.seeds)
+
+
+def finetune_configs(run: StudyRun, config: StudyConfig) -> list[StudyConfig]:
+    """The fine-tunings that a run's tables and figures need."""
+    needed = [comparison_config(config)] if COMPARISON in run.artefacts else []
+    return needed + ([ablation_config(config)] if set(ABLATIONS) & set(run.artefacts) else [])
+
+
+# -- what they gave ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Downstream:
+    """What one pre-trained encoder gave downstream by the paper's protocol: medians over fine-tuning seeds.
+
+    Attributes:
+        tasks: all tasks that were planned.
+        records: of each task whose runs are all finished.
+        accuracies: the ablations' number of a task is an accuracy, in Table 3 it is the mean of all its metrics.
+    """
+
+    tasks: tuple[Task, ...]
+    records: Mapping[str, tuple[RunRecord, ...]]
+    accuracies: bool
+
+    def metrics(self, task: Task) -> dict[str, float] | None:
+        """Metric -> median over seeds of the best of the grid; None: not run, or every run failed."""
+        best = best_of_seeds(self.records.get(task.name, ()))
+        return median_metrics(task, best) if best else None
+
+    def score(self, task: Task) -> float | None:
+        """The task's one number, a fraction; None: not run, or every run failed."""
+        metrics = self.metrics(task)
+        if metrics is None:
+            return None
+        if not self.accuracies or task.name not in GLUE_TASKS:
+            return task_score(task, metrics)
+        keys = [key for key in task.metric_keys if key.endswith("accuracy")]
+        splits = self.records[task.name][0].data["splits"]
+        sizes = [about["examples"] for name, about in splits.items() if name != "train"]
+        return weighted_accuracy([metrics[key] for key in keys], sizes)
+
+    @property
+    def average(self) -> float | None:
+        """Macro average; None: a task has no number. Source: section 3.1."""
+        scores = [self.score(task) for task in self.tasks]
+        known = [score for score in scores if score is not None]
+        return statistics.fmean(known) if known and len(known) == len(scores) else None
+
+    @property
+    def is_subset(self) -> bool:
+        """Were the examples of a task fewer than the official ones?"""
+        return any(record.data["is_subset"] for records in self.records.values() for record in records)
+
+    @property
+    def chance(self) -> float:
+        """Mean over tasks of the score of the best constant answer."""
+        return statistics.fmean(
+            next((r.metrics["chance"] for r in records if not r.failure), 0.0) for records in self.records.values()
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a run of the study gave, seed by seed. A seed that was not run is not in it.
+
+    Attributes:
+        run: what was asked for.
+        pretraining: pre-training seed -> its record, failed ones included.
+        comparison: seed -> fine-tuning on all tasks (Table 3).
+        ablation: seed -> fine-tuning on the tasks of the ablations.
+    """
+
+    run: StudyRun
+    pretraining: Mapping[int, RunRecord]
+    comparison: Mapping[int, Downstream]
+    ablation: Mapping[int, Downstream]
+
+    @property
+    def ended(self) -> dict[int, RunRecord]:
+        """Pre-training records that did not fail."""
+        return {seed: record for seed, record in self.pretraining.items() if record.failure is None}
+
+    def metric(self, name: str) -> dict[int, float]:
+        """A metric of pre-training by seed, such as `eval_perplexity_masked`."""
+        return {seed: record.metrics[name] for seed, record in self.ended.items()}
+
+    @property
+    def on_plateau(self) -> bool:
+        """Has a seed not left the unigram plateau?"""
+        return any(self.metric("on_unigram_plateau").values())
+
+    @property
+    def is_finished(self) -> bool:
+        """Is there everything that the run's tables and figures need?"""
+        if set(self.pretraining) != set(self.run.seeds):
+            return False
+        found = [self.comparison] * (COMPARISON in self.run.artefacts)
+        found += [self.ablation] * bool(set(ABLATIONS) & set(self.run.artefacts))
+        return all(
+            seed in studies and len(studies[seed].records) == len(studies[seed].tasks)
+            for studies in found
+            for seed in self.ended
+        )
+
+    @property
+    def own_perplexity(self) -> dict[int, float]:
+        """Perplexity over the kinds of corrupted tokens in the proportions of the run's own split, by seed.
+
+        All models are validated on one corruption; this weighs its kinds (in nats) as the run's `mask_split` does.
+        What a model's own corruption would give differs in its context alone.
+        """
+        shares = dict(
+            zip(("masked", "replaced", "unchanged"), parse_mask_split(self.run.config.mask_split), strict=True)
+        )
+        return {
+            seed: math.exp(sum(s * math.log(r.metrics[f"eval_perplexity_{kind}"]) for kind, s in shares.items() if s))
+            for seed, r in self.ended.items()
+        }
+
+
+def find_outcomes(
+    config: StudyConfig,
+    artefacts: Sequence[str] | None,
+    pretraining: Iterable[RunRecord],
+    finetuning: Iterable[RunRecord],
+) -> list[Outcome]:
+    """What the runs of tables and figures gave, from records; what has no record is left out of the outcome.
+
+    Args:
+        config: see `study_runs`.
+        artefacts: see `study_runs`.
+        pretraining: records of stage `pretrain`, oldest first; of two that answer the same the later one counts.
+        finetuning: records of stage `finetune`, oldest first.
+    """
+    trained = [r for r in pretraining if all(r.parameters[name] == getattr(config, name) for name in DATA_PARAMETERS)]
+    tuned: dict[str, dict[tuple[Any, ...], RunRecord]] = {}
+    for record in finetuning:
+        if all(record.parameters[name] == getattr(config, name) for name in _FINETUNE_MATCH):
+            encoder = PurePath(record.data["checkpoint"])
+            tuned.setdefault(encoder.parent.name, {})[_point(record.identity)] = record
+    outcomes = []
+    for run in study_runs(config, artefacts):
+        found = {}
+        for seed in run.seeds:
+            wanted = identity_parameters(run.config.replace(seed=seed))
+            wanted = {
+                name: value for name, value in wanted.items() if value is not None
+            }  # None is decided by the device
+            for record in trained:
+                if all(record.parameters[name] == value for name, value in wanted.items()):
+                    found[seed] = record
+        studies: list[dict[int, Downstream]] = [
+            {
+                seed: _downstream(chosen, tuned.get(record.run_id, {}), accuracies)
+                for seed, record in found.items()
+                if tuned.get(record.run_id)
+            }
+            for chosen, accuracies in ((comparison_config(config), False), (ablation_config(config), True))
+        ]
+        outcomes.append(Outcome(run, found, *studies))
+    return outcomes
+
+
+_FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", "from_mnli", *TRAINING_PARAMETERS)
+"""Parameters that decide a fine-tuning beside encoder, task, seed and point of the grid."""
+
+
+def _point(of: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(of[name] for name in ("task", "seed", "learning_rate", "batch_size", "epochs"))
+
+
+def _downstream(config: StudyConfig, records: Mapping[tuple[Any, ...], RunRecord], accuracies: bool) -> Downstream:
+    """The tasks whose planned runs are all there."""
+    tasks = tuple(select_tasks(config))
+    done = {}
+    for task in planned_tasks(config):
+        points = [_point(dataclasses.asdict(run)) for run in runs_of(task, config)]
+        if task in tasks and all(point in records for point in points):
+            done[task.name] = tuple(records[point] for point in points)
+    return Downstream(tasks, done, accuracies)

@@ -10,10 +10,14 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from threeml_core.config import PARAMETERS
+from threeml_core.config import PARAMETERS, make_config
 from threeml_core.files import PROJECT_ROOT
+from threeml_core.reporting import study_plan
+from threeml_core.results import load_records
+from threeml_core.study import find_outcomes
 
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
+TINY = make_config({})
 EXECUTED = sorted((PROJECT_ROOT / "reports" / "tiny").glob("*.ipynb"))
 BIN = Path(sys.executable).parent
 
@@ -39,6 +43,9 @@ def test_there_are_notebooks() -> None:
         "01_prepare_data",
         "02_pretrain",
         "03_finetune",
+        "04_prerequisites",
+        "05_efficient_setting",
+        "06_comparison",
         "07_mutual_information",
     ]
 
@@ -169,6 +176,61 @@ def test_information_notebook(small_arguments: list[str], tmp_path: Path) -> Non
     assert "CheckpointError: runs: cross-40 is no finished run" in wrong.stderr
 
 
+STUDY = {
+    **FINETUNING,
+    "random_baseline": False,
+    "tasks": "word_order",
+    "max_steps": 4,
+    "study_mask_rates": "0.15,0.4",
+    "study_depths": "1,2",
+    "study_widths": "16",
+    "study_splits": "80-20-0,80-0-20",
+    "clusters": 20,
+    "workers": 2,
+}
+
+
+def test_study_notebooks(small_arguments: list[str], tmp_path: Path) -> None:
+    """04 to 06 one after the other: each does what the earlier ones left, and shows tables, figures and verdicts."""
+    arguments = [*small_arguments, *(part for name, value in STUDY.items() for part in ("-p", name, str(value)))]
+    expected = {
+        "04_prerequisites": ("Figure 3 in numbers", "paper: 24hBERT-40%", "One pre-training seed", "aria-label"),
+        "05_efficient_setting": (
+            "Table 2a: depth",
+            "paper",
+            "Table 2c",
+            "two figures are swapped",
+            "over the same rate",
+        ),
+        "06_comparison": ("paper: 3ML_self-40%", "Budget of one seed", "What this study says of the paper", "not GLUE"),
+    }
+    runs = 0
+    for name, shown in expected.items():
+        out = tmp_path / f"{name}.ipynb"
+        done = papermill(f"notebooks/{name}.ipynb", str(out), *arguments)
+        assert done.returncode == 0, done.stderr[-2000:]
+        text = str([output for cell in code_cells(out) for output in cell.outputs])
+        for part in shown:
+            assert part in text, part
+        found = len(list((tmp_path / "runs" / "pretrain").glob("*/record.json")))
+        assert found > runs, "each has runs of its own"
+        runs = found
+    assert runs == 2 + 2 + 2 + 4 + 2 + 1, "vanilla 15/40, self and cross 40, depth 1, two splits, 15%, and 3ML_self-50%"
+
+
+def test_the_plan_of_a_larger_preset(tmp_path: Path) -> None:
+    """The runs with their cost, and none of them done; no text, no task and no network is needed."""
+    out = tmp_path / "out.ipynb"
+    options = ["-p", "preset", "small", "-p", "plan_only", "True", "-p", "runs_dir", str(tmp_path / "runs")]
+    done = papermill("notebooks/05_efficient_setting.ipynb", str(out), *options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    plan = study_plan(make_config({"preset": "small"}), ["Table 2a", "Table 2b", "Table 2c", "Figure 5"])
+    assert repr(plan).splitlines()[-1].split()[0] == "all" and repr(plan).splitlines()[-1] in text.replace("\\n", "\n")
+    assert "plan_only: nothing is run" in text and "not run" in text
+    assert not (tmp_path / "runs").exists()
+
+
 def test_cells_can_be_run_again(small: dict, tmp_path: Path) -> None:
     """In JupyterLab one edits the parameters and runs from the top; what later cells defined is not in the way."""
     small = {**small, **FINETUNING}
@@ -199,7 +261,13 @@ def test_presets_inject_as_files(small_arguments: list[str], tmp_path: Path) -> 
 
 @pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
 def test_executed_notebooks_hold(path: Path) -> None:
-    """nbval runs the report's notebooks again: everything but timings and floats of this machine must be equal."""
+    """nbval runs the report's notebooks again: everything but timings and floats of this machine must be equal.
+
+    Needs the runs that `make report` leaves; without them this would take as long as the report.
+    """
+    study = find_outcomes(TINY, None, *(load_records(TINY.runs_dir, stage) for stage in ("pretrain", "finetune")))
+    if path.stem[:2] not in ("00", "01") and not all(outcome.is_finished for outcome in study):
+        pytest.skip("the runs of the tiny preset are not here: `make report` makes them")
     assert all(cell.execution_count for cell in code_cells(path)), "nbval compares only cells that carry a count"
     sanitize = PROJECT_ROOT / "tests" / "notebooks" / "sanitize.cfg"
     command = [sys.executable, "-m", "pytest", "--nbval", str(path), f"--nbval-sanitize-with={sanitize}"]
@@ -215,6 +283,16 @@ def test_executed_notebooks_hold(path: Path) -> None:
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout[-4000:]
     assert "passed" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_committed_notebooks_run_under_nbval_lax(path: Path) -> None:
+    """With their defaults, the tiny preset; without `make report` before, it pre-trains and fine-tunes."""
+    command = [sys.executable, "-m", "pytest", "--nbval-lax", str(path), "-q", "-p", "no:cacheprovider"]
+    command += ["--nbval-cell-timeout=1200", "-c", "/dev/null", f"--rootdir={PROJECT_ROOT}"]
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 def test_nbval_would_notice(tmp_path: Path) -> None:

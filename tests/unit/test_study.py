@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from threeml_core.config import ARCHITECTURES, identity_parameters, make_config
+from tests.study_records import finetuned, pretrained
+from threeml_core.config import ARCHITECTURES, StudyConfig, identity_parameters, make_config
 from threeml_core.errors import ParameterError
 from threeml_core.paper import printed_values
+from threeml_core.protocol import planned_runs
 from threeml_core.reporting import study_plan
-from threeml_core.study import STUDY_MODELS, study_runs
+from threeml_core.results import RunRecord
+from threeml_core.study import STUDY_MODELS, find_outcomes, study_runs
 
 LARGE = make_config({"preset": "efficient-large"})
 
@@ -100,7 +105,111 @@ def test_bad_values_and_names() -> None:
 
 
 def test_the_plan_adds_up() -> None:
+    """Hours, and fine-tunings: 660 for each of the five models of Table 3, 24 for each task and seed of an ablation."""
     table = study_plan(LARGE)
     hours = [float(row[table.columns.index("GPU time")].removesuffix(" h")) for row in table.rows]
     assert sum(hours[:-1]) == pytest.approx(hours[-1], abs=0.05 * len(hours))
     assert table.rows[-1][0] == "all 36" and len(table.rows) == 37
+    tunings = [int(row[table.columns.index("Fine-tunings")].replace(",", "")) for row in table.rows]
+    assert sum(tunings[:-1]) == tunings[-1] == 5 * 660 + 31 * 3 * 4 * 5
+    seeds = study_plan(LARGE.replace(pretrain_seeds=3))
+    assert seeds.rows[-1][0] == "all 36, 3 seeds each"
+    assert seeds.rows[-1][seeds.columns.index("Fine-tunings")] == f"{3 * tunings[-1]:,}"
+
+
+# -- what the runs gave -----------------------------------------------------------------------------------------
+
+FEW = make_config({"preset": "efficient-large", "seeds": 2, "ablation_seeds": 1, "trials": 2, "pretrain_seeds": 2})
+TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+
+
+def records_of(config: StudyConfig, score: float = 0.8) -> tuple[list[RunRecord], list[RunRecord]]:
+    trained, tuned = [], []
+    for run in study_runs(config):
+        for seed in run.seeds:
+            trained.append(pretrained(run, seed))
+            tuned += finetuned(run, trained[-1], config, dict.fromkeys(TASKS, score))
+    return trained, tuned
+
+
+def test_outcomes_hold_every_seed_and_task() -> None:
+    outcomes = find_outcomes(FEW, None, *records_of(FEW))
+    assert len(outcomes) == 36
+    for outcome in outcomes:
+        assert outcome.is_finished and list(outcome.pretraining) == [0, 1]
+        names = set(outcome.run.artefacts)
+        for seed in (0, 1):
+            if "Table 3" in names:
+                assert set(outcome.comparison[seed].records) == set(TASKS)
+                assert outcome.comparison[seed].average == pytest.approx(0.8)
+            if names & {"Figure 3", "Figure 5", "Table 2a", "Table 2b", "Table 2c"}:
+                assert [task.name for task in outcome.ablation[seed].tasks] == ["qqp", "mnli", "qnli"]
+                assert outcome.ablation[seed].average == pytest.approx(0.8)
+
+
+def test_an_unfinished_grid_is_not_run() -> None:
+    trained, tuned = records_of(FEW)
+    (default,) = (r for r in trained if r.parameters["architecture"] == "cross" and is_default(r) and seed_of(r) == 1)
+    lost = [r for r in tuned if not (r.data["checkpoint"].endswith(f"{default.run_id}/encoder") and is_first_cola(r))]
+    assert len(lost) == len(tuned) - 1
+    outcome = next(o for o in find_outcomes(FEW, ["Table 3"], trained, lost) if default in o.pretraining.values())
+    assert "cola" not in outcome.comparison[1].records and outcome.comparison[1].average is None
+    assert outcome.comparison[0].average == pytest.approx(0.8) and not outcome.is_finished
+
+
+def is_default(record: RunRecord) -> bool:
+    p = record.parameters
+    return (p["mask_rate"], p["mask_split"], p["decoder_num_hidden_layers"], p["decoder_hidden_size"]) == (
+        *(0.4, "80-10-10"),
+        *(2, 512),
+    )
+
+
+def seed_of(record: RunRecord) -> int:
+    return record.parameters["seed"]
+
+
+def is_first_cola(record: RunRecord) -> bool:
+    first = next(run for run in planned_runs(FEW) if run.task == "cola")
+    return all(
+        record.identity[name] == getattr(first, name) for name in ("task", "seed", "learning_rate", "batch_size")
+    )
+
+
+def test_records_of_other_text_or_length_are_strangers() -> None:
+    trained, tuned = records_of(FEW)
+    for name, value in (("corpus", "/data/other"), ("max_steps", 1000), ("learning_rate", 1e-3)):
+        others = [dataclasses.replace(r, parameters={**r.parameters, name: value}) for r in trained]
+        assert not any(o.pretraining for o in find_outcomes(FEW, None, others, tuned)), name
+    for name, value in (("glue", "/data/glue"), ("max_length", 64), ("max_train_examples", 10)):
+        others = [dataclasses.replace(r, parameters={**r.parameters, name: value}) for r in tuned]
+        found = find_outcomes(FEW, None, trained, others)
+        assert not any(o.comparison or o.ablation for o in found), name
+
+
+def test_mnli_is_weighted_in_ablations_and_averaged_in_table_3() -> None:
+    """Section 3.1: ablations weigh both sets by their sizes; and of QQP they report the accuracy alone."""
+    (run,) = [r for r in study_runs(FEW) if r.model == "3ML_self-40%" and "Table 3" in r.artefacts]
+    trained = pretrained(run, 0)
+    scores = {**dict.fromkeys(TASKS, 0.5), "mnli": {"matched_accuracy": 0.8, "mismatched_accuracy": 0.9}}
+    scores["qqp"] = {"f1": 0.6, "accuracy": 0.7}
+    tuned = finetuned(run, trained, FEW, scores)
+    outcome = next(o for o in find_outcomes(FEW, ["Figure 5", "Table 3"], [trained], tuned) if o.pretraining)
+    mnli, qqp = (next(t for t in outcome.ablation[0].tasks if t.name == name) for name in ("mnli", "qqp"))
+    assert outcome.ablation[0].score(mnli) == pytest.approx((0.8 * 9815 + 0.9 * 9832) / (9815 + 9832))
+    assert outcome.comparison[0].score(mnli) == pytest.approx(0.85)
+    assert outcome.ablation[0].score(qqp) == 0.7 and outcome.comparison[0].score(qqp) == pytest.approx(0.65)
+
+
+def test_own_perplexity_weighs_the_kinds_in_nats() -> None:
+    run = next(r for r in study_runs(FEW, ["Table 2c"]) if r.config.mask_split == "80-0-20")
+    kinds = {"eval_perplexity_masked": 15.1, "eval_perplexity_replaced": 999.0, "eval_perplexity_unchanged": 1.1}
+    (outcome,) = [o for o in find_outcomes(FEW, ["Table 2c"], [pretrained(run, 0, **kinds)], []) if o.pretraining]
+    assert outcome.own_perplexity == {0: pytest.approx(15.1**0.8 * 1.1**0.2)}
+
+
+def test_a_failed_pretraining_is_an_outcome_without_numbers() -> None:
+    run = study_runs(FEW, ["Table 1"])[0]
+    failed = dataclasses.replace(pretrained(run, 0), failure="it diverged", metrics={})
+    outcome = find_outcomes(FEW, ["Table 1"], [failed], [])[0]
+    assert outcome.pretraining and not outcome.ended and outcome.metric("eval_loss") == {} and not outcome.on_plateau

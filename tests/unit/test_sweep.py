@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from threeml_core.errors import DamagedFileError, TrainingError
-from threeml_core.results import RunRecord, describe_environment, write_record
+from threeml_core.files import PROJECT_ROOT
+from threeml_core.results import RunRecord, available_cores, describe_environment, write_record
 from threeml_core.sweep import Job, in_order, run_all
 
 
@@ -61,3 +69,93 @@ def test_an_error_keeps_what_was_done(tmp_path: Path) -> None:
     (tmp_path / "s" / "a" / "record.json").write_text("{")
     with pytest.raises(DamagedFileError, match="record.json cannot be read"):
         run_all([job(tmp_path, "a")], tmp_path, lambda line: None)
+
+
+# -- workers ----------------------------------------------------------------------------------------------------
+
+
+def leave_record(runs_dir: Path, name: str, seconds: float, log: object) -> RunRecord:
+    """A job that can be sent to another process; it says when, where and with how many threads it ran."""
+    started = time.time()
+    time.sleep(seconds)
+    done = job(runs_dir, name).work(log)
+    about = {"started": started, "ended": time.time(), "process": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"]}
+    (runs_dir / f"{name}.json").write_text(json.dumps(about))
+    return done
+
+
+def sent(runs_dir: Path, name: str, *needs: str, seconds: float = 0.2) -> Job:
+    return Job("s", name, functools.partial(leave_record, runs_dir, name, seconds), needs, name)
+
+
+def fail(log: object) -> RunRecord:
+    raise TrainingError("no")
+
+
+def die(log: object) -> RunRecord:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def test_workers_share_the_work_and_keep_the_order(tmp_path: Path) -> None:
+    """Other processes, side by side, cores divided; what needs another waits for it; the second call does nothing."""
+    lines: list[str] = []
+    jobs = [sent(tmp_path, "rte", "mnli"), sent(tmp_path, "mnli"), sent(tmp_path, "a"), sent(tmp_path, "b")]
+    before = os.environ.get("OMP_NUM_THREADS")
+    records = run_all(jobs, tmp_path, lines.append, workers=2)
+    assert os.environ.get("OMP_NUM_THREADS") == before
+    assert list(records) == ["mnli", "rte", "a", "b"] and all(r.metrics["score"] == 0.5 for r in records.values())
+    about = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in records}
+    assert about["rte"]["started"] >= about["mnli"]["ended"]
+    assert os.getpid() not in {a["process"] for a in about.values()}
+    assert {a["threads"] for a in about.values()} == {str(max(1, available_cores() // 2))}
+    assert [line.split(" ")[0] for line in lines] == ["1/4", "2/4", "3/4", "4/4"]
+    written = {name: (tmp_path / f"{name}.json").stat().st_mtime_ns for name in records}
+    run_all(jobs, tmp_path, lines.append, workers=2)
+    assert written == {name: (tmp_path / f"{name}.json").stat().st_mtime_ns for name in records}
+
+
+def test_an_error_in_a_worker_ends_the_study(tmp_path: Path) -> None:
+    jobs = [
+        sent(tmp_path, "a", seconds=0),
+        Job("s", "b", fail),
+        *(sent(tmp_path, f"c{i}", seconds=1) for i in range(8)),
+    ]
+    with pytest.raises(TrainingError, match="^no$"):
+        run_all(jobs, tmp_path, lambda line: None, workers=2)
+    assert not jobs[-1].is_finished(tmp_path)
+
+
+def test_a_killed_worker_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="a worker process was killed, perhaps for want of memory"):
+        run_all([Job("s", "a", die), sent(tmp_path, "b", seconds=2)], tmp_path, lambda line: None, workers=2)
+
+
+def test_workers_do_not_outlive_the_study(tmp_path: Path) -> None:
+    """Killed without a chance to clean up, a study takes its workers with it within seconds."""
+    script = f"""
+import pathlib
+from tests.unit.test_sweep import run_all, sent
+if __name__ == "__main__":
+    runs = pathlib.Path({str(tmp_path)!r})
+    run_all([sent(runs, "quick", seconds=0), *(sent(runs, f"slow{{i}}", seconds=60) for i in range(2))], runs, print, 2)
+"""
+    (tmp_path / "study.py").write_text(script)
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
+    study = subprocess.Popen([sys.executable, str(tmp_path / "study.py")], env=environment)
+    while not (tmp_path / "s" / "quick" / "record.json").exists():
+        assert study.poll() is None
+        time.sleep(0.2)
+    children = f"/proc/{study.pid}/task/{study.pid}/children"
+    if not Path(children).exists():
+        study.kill()
+        pytest.skip("needs /proc")
+    workers = Path(children).read_text().split()
+    assert len(workers) >= 2
+    study.kill()
+    study.wait()
+    deadline = time.time() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.time() < deadline:
+        time.sleep(0.2)
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert not (tmp_path / "s" / "slow0" / "record.json").exists()

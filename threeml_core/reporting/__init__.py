@@ -1,6 +1,29 @@
-"""Tables, figures and the HTML report. Reads run records and the cost model; needs no torch."""
+"""Tables, figures and the HTML report. Reads run records and the cost model; needs no torch.
 
-from threeml_core.reporting.cost import cost_plan, printed_against_computed, speedup_table, study_plan
+The report itself (`reporting.html`, `reporting.execute`) is not imported here: notebooks do without nbconvert.
+"""
+
+from threeml_core.reporting.comparison import (
+    ablation_results,
+    budget_table,
+    claim_table,
+    comparison_of_studies,
+    difference_table,
+    efficiency_table,
+    finding_table,
+    masking_rate_table,
+    paper_ablation,
+    paper_comparison,
+    perplexity_comparison,
+    plateau_note,
+    plot_comparison,
+    plot_efficiency,
+    plot_masking_rate,
+    seeds_statement,
+    study_runs_table,
+    swap_table,
+)
+from threeml_core.reporting.cost import cost_plan, printed_against_computed, recipe_table, speedup_table, study_plan
 from threeml_core.reporting.figures import (
     Figure,
     plot_learning_curves,
@@ -20,7 +43,6 @@ from threeml_core.reporting.finetuning import (
     protocol_table,
     runs_table,
 )
-from threeml_core.reporting.html import build_report
 from threeml_core.reporting.information import (
     bias_table,
     choices_table,
@@ -46,39 +68,57 @@ from threeml_core.reporting.tables import (
 __all__ = [
     "Figure",
     "Table",
+    "ablation_results",
     "ablation_table",
     "bias_table",
-    "build_report",
+    "budget_table",
     "choices_table",
+    "claim_table",
     "comparable",
     "comparison_of_models",
+    "comparison_of_studies",
     "comparison_table",
     "corpus_table",
     "cost_plan",
+    "difference_table",
+    "efficiency_table",
     "example_table",
     "failed_table",
+    "finding_table",
     "finetune_parameter_table",
     "finetune_plan",
     "flops_table",
     "glue_table",
     "information_cost_table",
     "information_table",
+    "masking_rate_table",
+    "paper_ablation",
+    "paper_comparison",
     "parameter_table",
+    "perplexity_comparison",
     "perplexity_table",
+    "plateau_note",
     "plateau_statement",
     "plot_bias",
+    "plot_comparison",
+    "plot_efficiency",
     "plot_information",
     "plot_learning_curves",
+    "plot_masking_rate",
     "plot_speedups",
     "plot_spread",
     "plot_token_frequencies",
     "plot_training",
     "printed_against_computed",
     "protocol_table",
+    "recipe_table",
     "runs_table",
     "sample_table",
+    "seeds_statement",
     "speed_table",
     "speedup_table",
     "statement_table",
     "study_plan",
+    "study_runs_table",
+    "swap_table",
 ]

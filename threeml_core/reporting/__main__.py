@@ -1,22 +1,18 @@
-"""`python -m threeml_core.reporting NOTEBOOKS OUTPUT PRESET [RUNS_DIR]`: build the HTML report."""
+"""`python -m threeml_core.reporting -p preset tiny`: run the notebooks that are out of date, build the HTML report."""
 
-import argparse
-from pathlib import Path
-
+from threeml_core.config import parse_arguments
 from threeml_core.errors import command_line
+from threeml_core.files import PROJECT_ROOT
+from threeml_core.reporting.execute import execute_notebooks
 from threeml_core.reporting.html import build_report
 
 
 @command_line
 def main() -> None:
-    """Build the report and print where its index is."""
-    parser = argparse.ArgumentParser(description="Render executed notebooks into an HTML report.")
-    parser.add_argument("notebooks", type=Path, help="folder of executed notebooks")
-    parser.add_argument("output", type=Path, help="folder of the report; replaced")
-    parser.add_argument("preset", help="named at the foot of every page")
-    parser.add_argument("runs_dir", nargs="?", default="runs", help="folder of run folders")
-    options = parser.parse_args()
-    print(build_report(options.notebooks, options.output, options.preset, options.runs_dir))
+    """Bring the report of a preset up to date and say where its first page is."""
+    config = parse_arguments("Bring the report of a preset up to date: reports/<preset>/index.html.")
+    index = build_report(execute_notebooks(config), PROJECT_ROOT / "reports" / config.preset, config)
+    print(f"The report is {index.relative_to(PROJECT_ROOT)}: open it in a browser.")
 
 
 main()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from threeml_core import flops
 from threeml_core.config import MODEL_NAMES, StudyConfig, make_config
 from threeml_core.paper import PrintedValue, printed_values
+from threeml_core.protocol import planned_runs
 from threeml_core.reporting.tables import MISSING, Table
-from threeml_core.study import STUDY_MODELS, study_runs
+from threeml_core.study import STUDY_MODELS, finetune_configs, study_runs
 
 BASE_UPDATES = 125
 """Updates of the RoBERTa baseline in the longer recipe, thousands (Table 3)."""
@@ -105,8 +108,28 @@ def speedup_table(recipes: tuple[str, ...] = ("efficient-large", "longer-base"))
     return Table(rows, "Cost by Appendix C, slips corrected")
 
 
+def recipe_table() -> Table:
+    """The paper's two pre-training recipes as the presets have them. Source: Appendix A."""
+    recipes = ("efficient-large", "longer-base")
+    values = {recipe: make_config({"preset": recipe}).parameters() for recipe in recipes}
+    rows = [{"Parameter": name, **{recipe: f"{values[recipe][name]}" for recipe in recipes}} for name in _RECIPE]
+    return Table(rows, "Pre-training recipes (Appendix A), the models of 3ML_self")
+
+
+_RECIPE = (
+    *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
+    *("decoder_num_hidden_layers", "decoder_hidden_size", "decoder_num_attention_heads"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm", "sequence_length"),
+    *("warmup_ratio", "learning_rate", "batch_size", "weight_decay", "max_steps"),
+    *("adam_epsilon", "adam_beta1", "adam_beta2", "max_grad_norm"),
+)
+
+
 def _duration(hours: float) -> str:
-    return f"{hours:.1f} h" if hours >= 0.1 else f"{hours * 3600:.2g} s"
+    seconds = 3600 * hours
+    if seconds >= 3600:
+        return f"{hours:.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.2g} s"
 
 
 def _energy(watt_hours: float) -> str:
@@ -150,17 +173,29 @@ def cost_plan(config: StudyConfig) -> Table:
     return Table(rows, title)
 
 
-def study_plan(config: StudyConfig) -> Table:
-    """Every pre-training run that the paper's tables and figures need at this scale, once, with its cost."""
-    rows, total = [], 0.0
-    runs = study_runs(config)
+def study_plan(config: StudyConfig, artefacts: Sequence[str] | None = None) -> Table:
+    """Every pre-training run that tables and figures need at this scale, once, with its cost.
+
+    Args:
+        config: of the study; each run is done with `pretrain_seeds` seeds.
+        artefacts: such as `("Table 2a", "Figure 5")`; None: all.
+    """
+    rows, total, tunings = [], 0.0, 0
+    runs = study_runs(config, artefacts)
     for run in runs:
         hours, cells = _plan(run.config)
-        total += hours
+        total += hours * len(run.seeds)
         c = run.config
         decoder = MISSING if c.architecture == "vanilla" else f"{c.decoder_num_hidden_layers} × {c.decoder_hidden_size}"
         setting = {"Model": run.model, "Split": c.mask_split, "Decoder": decoder}
-        rows.append({**setting, **cells, "For": ", ".join(run.artefacts)})
-    rows.append({"Model": f"all {len(runs)}", **_plan_total(config, total)})
-    title = f"Pre-training runs of the whole study, preset {config.preset}, one seed"
-    return Table(rows, title, folded=len(rows) > 20)
+        tuned = len({planned for each in finetune_configs(run, config) for planned in planned_runs(each)})
+        tunings += tuned * len(run.seeds)
+        rows.append({**setting, **cells, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.artefacts)})
+    whole = {"Model": f"all {len(runs)}", **_plan_total(config, total), "Fine-tunings": f"{tunings:,}"}
+    if config.pretrain_seeds > 1:
+        whole["Model"] += f", {config.pretrain_seeds} seeds each"
+    rows.append(whole)
+    what = "the whole study" if artefacts is None else ", ".join(artefacts)
+    title = f"Pre-training runs of {what}, preset {config.preset}, seeds: {config.pretrain_seeds}"
+    note = "; time and energy are of one seed, but for the last row" if config.pretrain_seeds > 1 else ""
+    return Table(rows, title + note, folded=len(rows) > 20)

@@ -8,14 +8,15 @@ from threeml_core.config import FINETUNE_PARAMETERS, GRID_PARAMETERS, StudyConfi
 from threeml_core.metrics import compare, weighted_accuracy
 from threeml_core.paper import printed_values
 from threeml_core.protocol import GlueStudy, TaskResult, planned_tasks, runs_of, start_of
-from threeml_core.reporting.tables import MISSING, Table, parameter_table
+from threeml_core.reporting.tables import MISSING, NOT_RUN, Table, parameter_table
 from threeml_core.results import RunRecord
 from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks, tasks_of_source
 
 METRIC_TITLES = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman"}
 
 
-def _heading(task: Task) -> str:
+def task_heading(task: Task) -> str:
+    """Of a column: the task and its metrics."""
     metrics = "/".join(METRIC_TITLES[metric] for metric in task.metrics)
     return "MNLI-m/mm (acc.)" if task.name == "mnli" else f"{task.title} ({metrics})"
 
@@ -73,7 +74,7 @@ def glue_table(studies: Sequence[GlueStudy]) -> Table:
     rows = []
     for study in studies:
         row = {"Model": study.name}
-        row |= {_heading(result.task): _cells(result) for result in study.results}
+        row |= {task_heading(result.task): _cells(result) for result in study.results}
         complete = len(tasks) > 1 and study.average is not None
         subset = " (subset)" if any(result.is_subset for result in study.results) else ""
         rows.append({**row, "Average": f"{_percent(study.average)}{subset}" if complete else MISSING})
@@ -100,7 +101,7 @@ def _paper_rows(tasks: Iterable[Task], architecture: str | None) -> list[dict[st
             continue
         row = {"Model": f"paper, {recipe}: {model}"}
         for task in tasks:
-            row[_heading(task)] = "/".join(values[f"{task.name}_{key}"] for key in task.metric_keys)
+            row[task_heading(task)] = "/".join(values[f"{task.name}_{key}"] for key in task.metric_keys)
         rows.append({**row, "Average": values["glue_average"]})
     return rows
 
@@ -175,7 +176,7 @@ def ablation_table(study: GlueStudy) -> Table:
     for name in ABLATION_TASKS:
         result, title = results.get(name), GLUE_TASKS[name].title
         if result is None or result.score is None:
-            row[f"{title} (acc.)"] = "not run" if result is None else "failed"
+            row[f"{title} (acc.)"] = NOT_RUN if result is None else "failed"
             continue
         keys = [key for key in result.task.metric_keys if key.endswith("accuracy")]
         value = weighted_accuracy([result.metrics[key] for key in keys], list(result.examples.values()))
@@ -197,7 +198,7 @@ def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy]) -> Table
             row = {"Task": result.title, "Model": first.name, "Score": _percent(result.score)}
             row |= {"Other model": second.name, "Its score": _percent(other.score if other else None)}
             if other is None or not result.answers or not other.answers:
-                rows.append({**row, "Better": "not run" if other is None else "no result"})
+                rows.append({**row, "Better": NOT_RUN if other is None else "no result"})
                 continue
             found = compare(result.task, [a.splits for a in result.answers], [a.splits for a in other.answers])
             better = first.name if found.difference > 0 else second.name

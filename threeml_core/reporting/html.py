@@ -6,6 +6,7 @@ import dataclasses
 import html
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,15 @@ from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.formatters import HtmlFormatter
 
+from threeml_core.claims import claims
+from threeml_core.config import StudyConfig
 from threeml_core.errors import StudyError
 from threeml_core.files import PROJECT_ROOT, atomic_folder
-from threeml_core.results import STAGES, describe_environment, load_records
+from threeml_core.reporting.comparison import claim_table, plateau_note, plot_comparison, seeds_statement
+from threeml_core.reporting.figures import Figure
+from threeml_core.reporting.tables import Table
+from threeml_core.results import STAGES, RunRecord, describe_environment, load_records
+from threeml_core.study import find_outcomes
 
 TITLE = "Mask more, mask later"
 _TEMPLATES = Path(__file__).parent
@@ -108,14 +115,31 @@ def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
     ]
 
 
-def build_report(notebooks: Path, output: Path, preset: str, runs_dir: str | Path) -> Path:
+def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
+    """What the first page says before anything else: the claims with their verdicts, and the key figure."""
+    stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
+    outcomes = find_outcomes(config, None, stages["pretrain"], stages["finetune"])
+    shown = [
+        html.escape(seeds_statement(config)),
+        html.escape(plateau_note(outcomes)),
+        "The rule of the verdicts was fixed before any run: "
+        '<a href="06_comparison.html#the-papers-claims">comparison</a>.',
+    ]
+    parts: list[Table | Figure] = [
+        claim_table(claims(config, outcomes, stages["mutual_information"])),
+        plot_comparison(outcomes, config),
+    ]
+    text = f'<section class="text"><p>{" ".join(shown)}</p></section>'
+    return text + "".join(f'<div class="output">{part._repr_html_()}</div>' for part in parts)
+
+
+def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
     """Render executed notebooks, and the records of the runs they show, into `output`, replacing what was there.
 
     Args:
         notebooks: folder of executed notebooks; their names order the pages.
         output: folder of the report; `index.html`, one page a notebook, `results.jsonl` and the notebooks.
-        preset: name of the preset, for the pages' foot.
-        runs_dir: folder of run folders.
+        config: of the study; its preset is named at the pages' foot.
 
     Raises:
         StudyError: no executed notebook, or one that ended in an error.
@@ -127,14 +151,13 @@ def build_report(notebooks: Path, output: Path, preset: str, runs_dir: str | Pat
         raise StudyError(f"no executed notebook in {notebooks}: run `make report`")
     pages = [_read_page(path) for path in files]
     shown = "".join(path.read_text(encoding="utf-8") for path in files)
-    records = [r for stage in STAGES for r in load_records(runs_dir, stage) if r.run_id in shown]
+    records = [r for stage in STAGES for r in load_records(config.runs_dir, stage) if r.run_id in shown]
     exporter = _Exporter(template_name="study", extra_template_basedirs=[str(_TEMPLATES)])
     exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
     shared = {
         "title": TITLE,
-        "preset": preset,
         "pages": pages,
-        "provenance": _provenance(preset, records),
+        "provenance": _provenance(config.preset, records),
         "code_styles": _code_styles(),
     }
     with atomic_folder(output) as folder:
@@ -143,7 +166,8 @@ def build_report(notebooks: Path, output: Path, preset: str, runs_dir: str | Pat
             (folder / page.href).write_text(tidy(body), encoding="utf-8")
             (folder / source.name).write_text(tidy(source.read_text(encoding="utf-8")), encoding="utf-8")
         index = nbformat.v4.new_notebook()
-        body, _ = exporter.from_notebook_node(index, {"study": {**shared, "here": None}})
+        study = {**shared, "here": None, "summary": _summary(config, records)}
+        body, _ = exporter.from_notebook_node(index, {"study": study})
         (folder / "index.html").write_text(tidy(body), encoding="utf-8")
         lines = (json.dumps(dataclasses.asdict(record), ensure_ascii=False) for record in records)
         (folder / "results.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 import matplotlib
 
+from threeml_core.claims import LEVEL
 from threeml_core.config import MODEL_NAMES, StudyConfig
 from threeml_core.information import NATS_TO_BITS, BiasPoint, LayerInformation
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
 from threeml_core.reporting.tables import MISSING, Table
 from threeml_core.results import RunRecord
-
-LEVEL = 0.9
-"""Our bound for "level with": more than this share of the vanilla model's last layer. The paper has no number."""
 
 MOST = 0.5
 """Our bound for "most": more than this share of what the last layer has gained."""

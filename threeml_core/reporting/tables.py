@@ -13,6 +13,9 @@ from threeml_core.results import RunRecord
 MISSING = "—"
 """A cell for which there is nothing to show."""
 
+NOT_RUN = "not run"
+"""A cell whose run is missing."""
+
 
 class Table:
     """Rows of formatted text with a caption. Cells that look like numbers are set flush right.
@@ -45,7 +48,7 @@ class Table:
         return f'<table class="study"><caption>{caption}</caption>{head}{body}</table>'
 
 
-_NUMBER = re.compile(r"[+-]?\d[\d,.]*(e[+-]?\d+)?[×%KMG]?( (M|G|s|h|kWh|Wh|GiB|MiB|GFLOP/s|tokens/s))?")
+_NUMBER = re.compile(r"[+-]?\d[\d,.]*(e[+-]?\d+)?[×%KMG]?( ± [\d.]+)?( (M|G|s|min|h|kWh|Wh|GiB|MiB|GFLOP/s|tokens/s))?")
 
 
 def _cell(text: str) -> str:

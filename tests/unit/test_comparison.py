@@ -1,0 +1,202 @@
+"""The paper's tables beside ours: cells, intervals, the paper's rows, and what was not run."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from tests.study_records import finetuned, pretrained
+from threeml_core import reporting
+from threeml_core.claims import claims
+from threeml_core.config import StudyConfig, make_config
+from threeml_core.paper import printed_values
+from threeml_core.reporting.tables import Table
+from threeml_core.study import Outcome, find_outcomes, study_runs
+
+LARGE = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pretrain_seeds": 3})
+TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+
+
+def outcomes_of(config: StudyConfig, kinds: dict | None = None) -> list[Outcome]:
+    """Every run's scores are 80 plus ten times its mask rate, plus a tenth for each seed."""
+    trained, tuned = [], []
+    for run in study_runs(config):
+        for seed in run.seeds:
+            perplexity = (kinds or {}).get((run.config.architecture, run.config.mask_split), {})
+            trained.append(pretrained(run, seed, 1000 + 100 * run.config.mask_rate, **perplexity))
+            score = 0.8 + 0.1 * run.config.mask_rate + 0.001 * seed
+            tuned += finetuned(run, trained[-1], config, dict.fromkeys(TASKS, score))
+    return find_outcomes(config, None, trained, tuned)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    return outcomes_of(LARGE)
+
+
+def cells(table: Table, column: str, **where: str) -> list[str]:
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    return [row[column] for row in rows if all(row[k.replace("_", " ")] == v for k, v in where.items())]
+
+
+def test_intervals_in_cells() -> None:
+    """Means over seeds ± half of Student's interval: 1, 2, 3 give 2 ± 2.48; one value stands alone."""
+    from threeml_core.reporting.comparison import measured
+
+    assert measured([1, 2, 3], 2) == "2.00 ± 2.48"
+    assert measured([0.5], 1, scale=100, sign=True) == "+50.0"
+    assert measured([]) == "not run"
+
+
+def test_figure_3(outcomes: list[Outcome]) -> None:
+    table = reporting.masking_rate_table(outcomes, LARGE)
+    assert cells(table, "Mask rate") == ["15%", "20%", "30%", "40%", "50%", "60%"]
+    assert cells(table, "Average", Mask_rate="30%") == ["83.1 ± 0.2"]
+    alt = reporting.plot_masking_rate(outcomes, LARGE).alt
+    assert "40%: 84.1 ± 0.2" in alt and "QQP 20%, MNLI 30%, QNLI 20%, Average 40%" in alt
+
+
+def test_table_1(outcomes: list[Outcome]) -> None:
+    table = reporting.perplexity_comparison(outcomes, LARGE)
+    assert cells(table, "Model")[::2] == ["vanilla-40%", "3ML_self-40%", "3ML_cross-40%"]
+    assert cells(table, "All corrupted")[1::2] == ["7.8", "9.5", "9.3"]
+
+
+@pytest.mark.parametrize(
+    ("artefact", "column", "values"),
+    [
+        ("Table 2a", "Decoder blocks", ["1", "2", "4", "8"]),
+        ("Table 2b", "Decoder width", ["256", "512", "768", "1024"]),
+        ("Table 2c", "Split", ["80-10-10", "100-0-0", "80-20-0", "80-0-20"]),
+    ],
+)
+def test_table_2(outcomes: list[Outcome], artefact: str, column: str, values: list[str]) -> None:
+    """Every value of both models, each with the paper's row beneath it, whose cells are the printed ones."""
+    table = reporting.ablation_results(outcomes, artefact, LARGE)
+    assert cells(table, column)[::2] == values * 2
+    assert cells(table, "Model")[1::2] == ["paper"] * 8
+    assert cells(table, "Average")[::2] == ["84.1 ± 0.2"] * 8
+    printed = [v for v in printed_values() if v.artefact == artefact and v.metric.endswith("_accuracy")]
+    for task, title in (("mnli", "MNLI"), ("qnli", "QNLI"), ("qqp", "QQP")):
+        ours = {v.setting: v.printed for v in printed if v.metric == f"{task}_accuracy"}
+        assert sorted(cells(table, f"{title} (acc.)", Model="paper")) == sorted(ours.values())
+    assert cells(table, "Against the default").count("default") == 2
+    assert len(reporting.paper_ablation(artefact).rows) == 8
+
+
+def test_table_3(outcomes: list[Outcome]) -> None:
+    table = reporting.comparison_of_studies(outcomes, LARGE)
+    models = cells(table, "Model")
+    assert models[0::2] == ["vanilla-15%", "vanilla-40%", "3ML_self-40%", "3ML_self-50%", "3ML_cross-40%"]
+    assert models[1::2] == [f"paper: {name}" for name in ("24hBERT-15%", "24hBERT-40%", *models[4::2])]
+    assert cells(table, "Average")[1::2] == ["84.3", "85.0", "85.0", "85.0", "84.8"]
+    assert cells(table, "MNLI-m/mm (acc.)")[1] == "84.0/83.6"
+    assert cells(table, "Average", Model="3ML_self-50%") == ["85.1 ± 0.2"]
+    assert cells(table, "Speed-up, clock", Model="3ML_self-50%") == ["1.03 ± 0.00"]
+    differences = reporting.difference_table(outcomes, LARGE)
+    found = cells(differences, "Average (points)", Model="3ML_self-50%", Against="vanilla-15%")
+    assert found == ["+3.5 ± 0.0"], "paired by seed: the spread over seeds is common to both"
+
+
+def test_table_3_of_the_longer_recipe() -> None:
+    """Equal updates and equal FLOPs, each beside the paper's row of the same kind."""
+    base = make_config({"preset": "longer-base", "seeds": 1, "trials": 1})
+    table = reporting.comparison_of_studies(outcomes_of(base), base)
+    pairs = {model: cells(table, "Model")[i + 1] for i, model in enumerate(cells(table, "Model")[:-1])}
+    assert pairs["3ML_self-40%"] == "paper: 3ML_self-40%-125K"
+    assert pairs["3ML_self-50%, equal FLOPs"] == "paper: 3ML_self-50%-160K"
+    assert pairs["vanilla-15%"] == "paper: RoBERTa"
+    assert cells(table, "Model")[-2:] == ["3ML_cross-40%, equal FLOPs", "paper: 3ML_cross-40%-157K"]
+    assert [len(reporting.paper_comparison(recipe).rows) for recipe in ("efficient-large", "longer-base")] == [5, 8]
+
+
+@pytest.mark.parametrize(
+    ("replaced", "unchanged", "verdict"),
+    [
+        (40.0, 1.1, "80-20-0 is higher: not as printed, as if swapped"),
+        (1.1, 40.0, "80-0-20 is higher: as printed"),
+    ],
+)
+def test_the_swap(replaced: float, unchanged: float, verdict: str) -> None:
+    """With the paper's 15.1 at [MASK]s, 80-20-0 and 80-0-20 give exp of 0.8 log 15.1 + 0.2 log of the kind's."""
+    kinds = {
+        ("cross", split): {
+            "eval_perplexity_masked": 15.1,
+            "eval_perplexity_replaced": replaced,
+            "eval_perplexity_unchanged": unchanged,
+        }
+        for split in ("80-20-0", "80-0-20")
+    }
+    table = reporting.swap_table(outcomes_of(LARGE, kinds))
+    assert cells(table, "Verdict", Model="3ML_cross") == [verdict]
+    assert cells(table, "80-20-0", Model="3ML_cross") == [f"{15.1**0.8 * replaced**0.2:.1f} ± 0.0"]
+    assert cells(table, "80-20-0, paper") == ["14.0", "7.7"]
+    one = LARGE.replace(pretrain_seeds=1)
+    assert cells(reporting.swap_table(outcomes_of(one, kinds)), "Verdict") == ["undecided: one pre-training seed"] * 2
+
+
+def test_figure_5(outcomes: list[Outcome]) -> None:
+    table = reporting.efficiency_table(outcomes, LARGE)
+    assert len(table.rows) == 18
+    assert cells(table, "Speed-up: clock, 15%", Model="3ML_self-50%") == ["1.03 ± 0.00"]
+    assert cells(table, "Speed-up: clock, the same rate", Model="3ML_self-50%") == ["1.00 ± 0.00"]
+    assert (
+        cells(table, "Paper", Model="3ML_self-50%") == cells(table, "Paper", Model="3ML_cross-40%") == ["its best rate"]
+    )
+    figure = reporting.plot_efficiency(outcomes)
+    assert "1.37 and 1.5" in figure.alt and "3ML_self-50% 85.1 ± 0.2 at 1.25" in figure.alt
+
+
+def test_what_was_not_run_says_so() -> None:
+    """No number anywhere: not zero, not blank."""
+    nothing = find_outcomes(LARGE, None, [], [])
+    tables = [
+        reporting.masking_rate_table(nothing, LARGE),
+        *(reporting.ablation_results(nothing, name, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
+        reporting.efficiency_table(nothing, LARGE),
+        reporting.difference_table(nothing, LARGE),
+    ]
+    for table in tables:
+        for column in set(table.columns) & {
+            "Average",
+            "Perplexity, masked",
+            "Parameters",
+            "Average (points)",
+            "Tokens/s",
+        }:
+            ours = [row for row in table.rows if row[0] != "paper"]
+            assert {row[table.columns.index(column)] for row in ours} == {"not run"}, (table.caption, column)
+    for figure in (reporting.plot_masking_rate(nothing, LARGE), reporting.plot_efficiency(nothing)):
+        assert "not run" in figure.svg and "not run" in figure.alt
+    assert "not run" in reporting.plot_comparison(nothing, LARGE).svg
+    assert reporting.plateau_note(nothing) == "Nothing of this page has been run yet."
+    assert {claim.verdict for claim in claims(LARGE, nothing, ())} == {"not run"}
+    table = reporting.claim_table(claims(LARGE, nothing, ()))
+    assert cells(table, "Here") == ["not run"] * 9 and cells(table, "Why not") == [""] * 9
+
+
+def test_one_model_is_missing() -> None:
+    """A comparison without its other half is not run; the claim is undecided, not contradicted."""
+    some = [outcome for outcome in outcomes_of(LARGE) if outcome.run.model != "3ML_cross-40%"]
+    found = {claim.name: claim for claim in claims(LARGE, some, ())}
+    assert found["C3"].verdict == "not run" and found["C1"].verdict == "supported"
+    assert found["C4"].verdict == "undecided" and "not all is run" in found["C4"].reasons
+
+
+def test_budget(outcomes: list[Outcome]) -> None:
+    table = reporting.budget_table(outcomes, LARGE)
+    assert cells(table, "Tokens")[0] == "12,058.6 M"
+    assert cells(table, "Hours")[0].startswith("0.003") and cells(table, "Energy (kWh)")[0] == "—", "no GPU, no claim"
+
+
+def test_every_run_is_named(outcomes: list[Outcome]) -> None:
+    text = repr(reporting.study_runs_table(outcomes))
+    for outcome in outcomes:
+        for seed, record in outcome.pretraining.items():
+            assert record.run_id in text
+            for study in (outcome.comparison, outcome.ablation):
+                for found in study[seed].records.values() if seed in study else ():
+                    assert all(r.run_id in text for r in found)
+    assert math.isclose(len(re.findall(r"\bdone\b", text)), 36 * 3)

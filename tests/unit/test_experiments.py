@@ -1,0 +1,138 @@
+"""The study, run on a small corpus: only what is missing, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from threeml_core.config import make_config
+from threeml_core.errors import ParameterError
+from threeml_core.experiments import conduct
+from threeml_core.files import PROJECT_ROOT
+from threeml_core.finetune import finetune_glue
+from threeml_core.mutual_information import mutual_information
+from threeml_core.pretrain import pretrain
+from threeml_core.study import COMPARISON
+
+FINETUNING = {
+    "max_position_embeddings": 66,
+    "max_length": 64,
+    "glue": "bundled",
+    "tasks": "word_order",
+    "seeds": 2,
+    "ablation_seeds": 1,
+    "max_train_examples": 32,
+    "finetune_epochs": 1,
+    "max_steps": 4,
+    "ablation_steps": 2,
+    "study_mask_rates": "0.15,0.4",
+    "study_depths": "1",
+    "study_widths": "16",
+    "study_splits": "80-10-10,80-0-20",
+}
+
+
+@pytest.fixture
+def study(small: dict, tmp_path: Path) -> dict:
+    return {**small, **FINETUNING, "runs_dir": str(tmp_path / "runs")}
+
+
+def finished(runs_dir: Path) -> dict[str, int]:
+    """Record -> when it was written."""
+    return {f"{p.parent.parent.name}/{p.parent.name}": p.stat().st_mtime_ns for p in runs_dir.glob("*/*/record.json")}
+
+
+def test_only_what_is_missing(study: dict, tmp_path: Path) -> None:
+    """Table by table: runs that two of them share are done once; a second time nothing is done."""
+    config, runs_dir = make_config(study), tmp_path / "runs"
+    first = conduct(config, ["Table 2c"])
+    assert [o.run.config.mask_split for o in first] == ["80-10-10", "80-10-10", "80-0-20", "80-0-20"]
+    assert all(o.is_finished and len(o.ablation[0].records["word_order"]) == 1 for o in first)
+    before = finished(runs_dir)
+    assert len([name for name in before if name.startswith("pretrain/")]) == 4
+    lines: list[str] = []
+    more = conduct(config, ["Figure 5", "Table 2c"], lines.append)
+    after = finished(runs_dir)
+    assert {name: after[name] for name in before} == before, "nothing was repeated"
+    assert len([name for name in after if name.startswith("pretrain/")]) == 4 + 4, (
+        "vanilla twice, self and cross at 15%"
+    )
+    assert "4 of 8 runs are finished; their records are read" in lines
+    assert all(o.is_finished for o in more)
+    again = conduct(config, ["Figure 5", "Table 2c"])
+    assert finished(runs_dir) == after
+    assert [o.pretraining for o in again] == [o.pretraining for o in more]
+
+
+def test_seeds_and_steps(study: dict, tmp_path: Path) -> None:
+    """Two pre-training seeds, two workers; Table 3's models have their own number of updates and fine-tuning seeds."""
+    config = make_config({**study, "pretrain_seeds": 2, "workers": 2})
+    outcomes = conduct(config, [COMPARISON])
+    assert len(outcomes) == 5 and all(o.is_finished and list(o.pretraining) == [0, 1] for o in outcomes)
+    for outcome in outcomes:
+        assert {r.parameters["max_steps"] for r in outcome.pretraining.values()} == {4}
+        assert {len(d.records["word_order"]) for d in outcome.comparison.values()} == {2}
+        losses = outcome.metric("eval_loss")
+        assert losses[0] != losses[1]
+    here = pretrain(config.replace(workers=1, architecture="self", runs_dir=str(tmp_path / "here")))
+    there = next(o for o in outcomes if o.run.model == "3ML_self-40%").pretraining[0]
+    assert here.run_id == there.run_id and here.metrics["eval_loss"] == pytest.approx(
+        there.metrics["eval_loss"], rel=1e-4
+    )
+
+
+def test_plan_only_does_nothing(study: dict, tmp_path: Path) -> None:
+    config = make_config({**study, "plan_only": True})
+    assert not any(o.pretraining for o in conduct(config))
+    assert not (tmp_path / "runs").exists()
+    for work in (pretrain, mutual_information, lambda c: finetune_glue(c, None, {})):
+        with pytest.raises(ParameterError, match="plan_only=True: nothing is run"):
+            work(config)
+    conduct(make_config(study), ["Table 1"])
+    there = [o for o in conduct(config) if o.pretraining]
+    assert [o.run.model for o in there] == ["vanilla-40%", "3ML_self-40%", "3ML_cross-40%"], "what is there is read"
+
+
+def test_a_run_that_diverges_does_not_end_the_study(study: dict, tmp_path: Path) -> None:
+    config = make_config({**study, "learning_rate": 1e30, "warmup_ratio": 0.0, "max_steps": 12, "ablation_steps": 12})
+    lines: list[str] = []
+    outcomes = conduct(config, ["Figure 3"], lines.append)
+    assert all("not finite" in o.pretraining[0].failure for o in outcomes) and not any(o.ended for o in outcomes)
+    assert sum("failed: the loss is not finite" in line or "failed: a parameter" in line for line in lines) == 2
+    assert not list((tmp_path / "runs" / "pretrain").glob("*/record.json"))
+
+
+def test_bad_input_before_any_run(study: dict, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="unknown task 'word_oder'"):
+        conduct(make_config({**study, "tasks": "word_oder"}), ["Table 3"])
+    assert not (tmp_path / "runs" / "pretrain").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_and_started_again(study: dict, tmp_path: Path, workers: int) -> None:
+    """Killed while runs are finished and others are not: the finished ones stay as they are, the rest follows."""
+    study = {**study, "workers": workers, "max_steps": 30}
+    arguments = [part for name, value in study.items() for part in ("-p", name, str(value))]
+    command = [sys.executable, "-m", "threeml_core.experiments", *arguments]
+    process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    deadline = time.time() + 120
+    while len(finished(tmp_path / "runs")) < 3 and time.time() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(2)  # its workers leave
+    before = finished(tmp_path / "runs")
+    assert 3 <= len(before) < 20
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    after = finished(tmp_path / "runs")
+    assert {name: after[name] for name in before} == before
+    assert "runs of the study are finished, fine-tuning included" in done.stdout
+    total, of = done.stdout.splitlines()[-1].split(" of ")
+    assert int(total) == int(of.split()[0]) == len([name for name in after if name.startswith("pretrain/")])

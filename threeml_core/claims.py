@@ -1,0 +1,389 @@
+"""The paper's claims, and what a study says of each by a rule that was fixed before any run. No torch.
+
+The rule. A claim is one or more comparisons; a comparison is a difference (or ratio) that the claim says lies in a
+range. Differences are paired by pre-training seed: both models of a pair have the same seed, hence the same order of
+the text. Their mean has a 95% interval by Student's t over the seeds. `supported`: the interval lies in the range;
+`contradicted`: it lies outside; else `undecided`. A claim of several comparisons is supported if all are, contradicted
+if one is. One seed gives no interval, hence no verdict. Nor is there one while a model of a pair stands on the unigram
+plateau, or, downstream, while neither model is above constant answers: such a pair differs by noise alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from scipy import stats
+
+from threeml_core import flops
+from threeml_core.config import MODEL_NAMES, StudyConfig, make_config, parse_grid
+from threeml_core.information import LayerInformation
+from threeml_core.results import RunRecord
+from threeml_core.study import COMPARISON, Downstream, Outcome, study_steps, variant
+
+MARGIN = 0.5
+"""Points (of 100) within which two averages count as level. Ours; the paper names no bound."""
+
+ABOVE_CHANCE = 1.0
+"""Points above constant answers from which a model counts as having learned the tasks. Ours."""
+
+FOLLOWS = 0.9
+"""Share of the speed-up in FLOPs from which the wall clock follows it. Ours."""
+
+LEVEL = 0.9
+"""Share of the vanilla model's last layer from which a decoder block holds as much. Ours."""
+
+SUPPORTED, CONTRADICTED, UNDECIDED, NOT_RUN = "supported", "contradicted", "undecided", "not run"
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """A mean over seeds with its 95% interval by Student's t; no bounds with fewer than two seeds."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+
+def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
+    """Mean and interval of independent values, one a seed."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return Interval(mean, None, None, len(values))
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * error
+    return Interval(mean, mean - half, mean + half, len(values))
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One comparison of a claim.
+
+    Attributes:
+        what: first model minus second model, of what.
+        unit: of the values.
+        low: lower end of the range that the claim says; -inf: none.
+        high: upper end; inf: none.
+        values: one a pre-training seed; empty: not run.
+        doubt: why the values mean nothing, or "".
+    """
+
+    what: str
+    unit: str
+    low: float
+    high: float
+    values: tuple[float, ...]
+    doubt: str = ""
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of the values; None: not run."""
+        return mean_interval(self.values) if self.values else None
+
+    @property
+    def range(self) -> str:
+        """What the claim says, in words."""
+        if self.high == math.inf:
+            return f"above {self.low:g}"
+        return f"below {self.high:g}" if self.low == -math.inf else f"{self.low:g} to {self.high:g}"
+
+    @property
+    def verdict(self) -> str:
+        """See the module's rule."""
+        if not self.values:
+            return NOT_RUN
+        found = self.interval
+        if self.doubt or found is None or found.low is None or found.high is None:
+            return UNDECIDED
+        if self.low < found.low and found.high < self.high:
+            return SUPPORTED
+        return CONTRADICTED if found.high < self.low or found.low > self.high else UNDECIDED
+
+    @property
+    def reason(self) -> str:
+        """Why there is no verdict, or ""."""
+        if self.doubt and self.values:
+            return self.doubt
+        return "one pre-training seed: no interval" if len(self.values) == 1 else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A claim of the paper with what was found.
+
+    Attributes:
+        name: C1 to C9.
+        text: what it says.
+        where: in the paper.
+        page: notebook that shows it.
+        findings: its comparisons.
+    """
+
+    name: str
+    text: str
+    where: str
+    page: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Of all comparisons together."""
+        verdicts = [finding.verdict for finding in self.findings]
+        if CONTRADICTED in verdicts:
+            return CONTRADICTED
+        if all(verdict == NOT_RUN for verdict in verdicts):
+            return NOT_RUN
+        return SUPPORTED if all(verdict == SUPPORTED for verdict in verdicts) else UNDECIDED
+
+    @property
+    def reasons(self) -> str:
+        """Why there is no verdict."""
+        found = [
+            finding.reason or ("not all is run" if finding.verdict == NOT_RUN else "") for finding in self.findings
+        ]
+        if self.verdict in (SUPPORTED, CONTRADICTED, NOT_RUN):
+            return ""
+        return "; ".join(dict.fromkeys(filter(None, found))) or "the interval reaches beyond the range"
+
+
+def claims(config: StudyConfig, outcomes: Sequence[Outcome], information: Iterable[RunRecord]) -> list[Claim]:
+    """All nine claims, with what the runs of a study say.
+
+    Source: the claims are those of Figures 3 to 5 and Tables 1 to 3.
+
+    Args:
+        config: of the study.
+        outcomes: of all its runs.
+        information: records of stage `mutual_information`, oldest first; those of other runs are left out.
+    """
+    look = _Lookup(config, outcomes)
+    vanilla15, vanilla40 = look.model("vanilla", 0.15), look.model("vanilla", 0.4)
+    self40, self50, cross40 = look.model("self", 0.4), look.model("self", 0.5), look.model("cross", 0.4)
+    table1 = {a: look.ablation("Table 1", architecture=a) for a in ("vanilla", "self", "cross")}
+    depths = parse_grid("study_depths", config.study_depths)
+    deepest = max(depths)
+    shallow = [d for d in depths if 1 < d < deepest] or [d for d in depths if d < deepest]
+    width = config.decoder_hidden_size
+    splits = [split.strip() for split in config.study_splits.split(",")]
+    decoders = ("self", "cross")
+    runs = {r.run_id for o in outcomes if "Figure 4" in o.run.artefacts for r in o.ended.values()}
+    measured = [record for record in information if record.data["run"] in runs]
+    return [
+        Claim(
+            "C1",
+            "Masking 40% beats 15% for the vanilla model.",
+            "Figure 3, Table 3",
+            "06_comparison",
+            (_scores(vanilla40, vanilla15, 0, math.inf),),
+        ),
+        Claim(
+            "C2",
+            "3ML_self at 40 and 50% loses nothing against the vanilla model.",
+            "Figure 5, Table 3",
+            "06_comparison",
+            tuple(_scores(model, vanilla40, -MARGIN, math.inf) for model in (self40, self50)),
+        ),
+        Claim(
+            "C3",
+            "3ML_self is better downstream than 3ML_cross.",
+            "Tables 2 and 3",
+            "06_comparison",
+            (_scores(self40, cross40, 0, math.inf),),
+        ),
+        Claim(
+            "C4",
+            "A shallow decoder is better downstream than a deep one.",
+            "Table 2a",
+            "05_efficient_setting",
+            tuple(
+                _scores(
+                    look.ablation("Table 2a", architecture=a, decoder_num_hidden_layers=depth),
+                    look.ablation("Table 2a", architecture=a, decoder_num_hidden_layers=deepest),
+                    0,
+                    math.inf,
+                    f"{MODEL_NAMES[a]}, {_blocks(depth)} against {deepest}",
+                )
+                for a in decoders
+                for depth in shallow
+            ),
+        ),
+        Claim(
+            "C5",
+            "The decoder's width hardly matters.",
+            "Table 2b",
+            "05_efficient_setting",
+            tuple(
+                _scores(
+                    look.ablation("Table 2b", architecture=a, decoder_hidden_size=other),
+                    look.ablation("Table 2b", architecture=a, decoder_hidden_size=width),
+                    -MARGIN,
+                    MARGIN,
+                    f"{MODEL_NAMES[a]}, width {other} against {width}",
+                )
+                for a in decoders
+                for other in parse_grid("study_widths", config.study_widths)
+                if other != width
+            ),
+        ),
+        Claim(
+            "C6",
+            "Unchanged tokens matter: 80-10-10 and 80-0-20 beat 100-0-0.",
+            "Table 2c",
+            "05_efficient_setting",
+            tuple(
+                _scores(
+                    look.ablation("Table 2c", architecture=a, mask_split=split),
+                    look.ablation("Table 2c", architecture=a, mask_split="100-0-0"),
+                    0,
+                    math.inf,
+                    f"{MODEL_NAMES[a]}, {split} against 100-0-0",
+                )
+                for a in decoders
+                for split in splits
+                if split in ("80-10-10", "80-0-20")
+            ),
+        ),
+        Claim(
+            "C7",
+            "The vanilla model has the lower perplexity, although it is no better downstream.",
+            "Table 1",
+            "04_prerequisites",
+            (
+                *(_perplexities(table1[a], table1["vanilla"]) for a in decoders),
+                _scores(self40, vanilla40, -MARGIN, math.inf),
+            ),
+        ),
+        Claim(
+            "C8",
+            "After its first block the decoder knows as much of the masked tokens as the vanilla model's last layer.",
+            "Figure 4",
+            "07_mutual_information",
+            tuple(_information(a, measured) for a in decoders),
+        ),
+        Claim(
+            "C9",
+            f"3ML_self at 50% needs fewer FLOPs ({_budgets()}), and the wall clock follows.",
+            "Figure 5, Table 3",
+            "05_efficient_setting",
+            (_wall_clock(self50, vanilla15),),
+        ),
+    ]
+
+
+class _Lookup:
+    """Outcomes by what is varied."""
+
+    def __init__(self, config: StudyConfig, outcomes: Sequence[Outcome]) -> None:
+        self.config, self.outcomes = config, outcomes
+
+    def model(self, architecture: str, mask_rate: float) -> Outcome | None:
+        """A model of Table 3, at equal updates."""
+        changes = {"architecture": architecture, "mask_rate": mask_rate, "max_steps": study_steps(self.config)}
+        return self.ablation(COMPARISON, **changes)
+
+    def ablation(self, artefact: str, **changes: object) -> Outcome | None:
+        """The run of a table with these values; what is not given is the default's, but for the updates."""
+        wanted = variant(self.config, **changes).parameters()
+        names = ("architecture", "mask_rate", "mask_split", "decoder_num_hidden_layers", "decoder_hidden_size")
+        for outcome in self.outcomes:
+            have = outcome.run.config.parameters()
+            same = all(have[name] == wanted[name] for name in names)
+            if (
+                same
+                and artefact in outcome.run.artefacts
+                and have["max_steps"] == changes.get("max_steps", have["max_steps"])
+            ):
+                return outcome
+        return None
+
+
+def _paired(
+    first: Mapping[int, float], second: Mapping[int, float], by: Callable[[float, float], float]
+) -> tuple[float, ...]:
+    return tuple(by(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys()))
+
+
+def _plateau(*outcomes: Outcome) -> str:
+    return "on the unigram plateau" if any(outcome.on_plateau for outcome in outcomes) else ""
+
+
+def averages(studies: Mapping[int, Downstream]) -> dict[int, float]:
+    """Macro average by pre-training seed, times 100; without seeds of which a task was not run."""
+    return {seed: 100 * study.average for seed, study in studies.items() if study.average is not None}
+
+
+def _scores(first: Outcome | None, second: Outcome | None, low: float, high: float, what: str = "") -> Finding:
+    """Difference of the macro averages; both of the same kind of fine-tuning."""
+    if first is None or second is None:
+        return Finding(what or "average", "points", low, high, ())
+    what = what or f"{first.run.model} against {second.run.model}"
+    in_table_3 = all(COMPARISON in outcome.run.artefacts for outcome in (first, second))
+    studies = [outcome.comparison if in_table_3 else outcome.ablation for outcome in (first, second)]
+    values = _paired(averages(studies[0]), averages(studies[1]), operator.sub)
+    doubt = _plateau(first, second)
+    if values and not doubt:
+        above = [100 * (d.average - d.chance) for by_seed in studies for d in by_seed.values() if d.average is not None]
+        doubt = "" if max(above) > ABOVE_CHANCE else "no better than constant answers"
+    return Finding(f"{what}: average", "points", low, high, values, doubt)
+
+
+def _perplexities(model: Outcome | None, vanilla: Outcome | None) -> Finding:
+    """Difference of the validation losses over all corrupted tokens, on the corruption that every model sees."""
+    if model is None or vanilla is None:
+        return Finding("validation loss", "nats", 0, math.inf, ())
+    values = _paired(model.metric("eval_loss"), vanilla.metric("eval_loss"), operator.sub)
+    what = f"{model.run.model} against {vanilla.run.model}: loss"
+    return Finding(what, "nats", 0, math.inf, values, _plateau(model, vanilla))
+
+
+def _information(architecture: str, records: Sequence[RunRecord]) -> Finding:
+    """What the first decoder block knows, as a share of what the vanilla model's last layer knows."""
+    what = f"{MODEL_NAMES[architecture]}, first block, as a share of vanilla's last"
+    ends: dict[str, dict[int, LayerInformation]] = {"vanilla": {}, architecture: {}}
+    plateau = few = False
+    for record in records:
+        name = record.parameters["architecture"]
+        layers = {values["layer"]: LayerInformation(**values) for values in record.metrics["layers"]}
+        wanted = record.parameters["num_hidden_layers"] if name == "vanilla" else 1
+        if name in ends and wanted in layers:
+            ends[name][record.parameters["seed"]] = layers[wanted]
+            plateau = plateau or record.data["on_unigram_plateau"]
+            few = few or not layers[wanted].has_enough_states
+    known = {name: {seed: layer.value for seed, layer in by_seed.items()} for name, by_seed in ends.items()}
+    values = _paired(known[architecture], known["vanilla"], lambda a, b: a / b if b > 0 else math.nan)
+    doubt = "on the unigram plateau" if plateau else "too few states" if few else ""
+    return Finding(what, "", LEVEL, math.inf, values, doubt)
+
+
+def _budgets() -> str:
+    """By the formula, for the paper's models."""
+    parts = []
+    for recipe in ("efficient-large", "longer-base"):
+        config = make_config({"preset": recipe, "architecture": "self", "mask_rate": 0.5})
+        parts.append(f"{100 / flops.config_speedup(config, 'paper', 0.15):.0f}% in {recipe}")
+    return ", ".join(parts) + " by the formula"
+
+
+def wall_clock_speedup(model: Outcome, baseline: Outcome) -> tuple[float, ...]:
+    """Tokens a second of a model over those of the baseline, by pre-training seed."""
+    speeds = [{s: r.timing["tokens_per_second"] for s, r in outcome.ended.items()} for outcome in (model, baseline)]
+    return _paired(speeds[0], speeds[1], operator.truediv)
+
+
+def _wall_clock(model: Outcome | None, baseline: Outcome | None) -> Finding:
+    what = "wall-clock speed-up as a share of the one in FLOPs"
+    if model is None or baseline is None:
+        return Finding(what, "", FOLLOWS, math.inf, ())
+    expected = [record.flops["speedup_over_vanilla_15"] for record in model.ended.values() if record.flops]
+    machines = {str(record.environment["hardware"]) for o in (model, baseline) for record in o.ended.values()}
+    values = tuple(value / expected[0] for value in wall_clock_speedup(model, baseline)) if expected else ()
+    what = f"{model.run.model} over {baseline.run.model}: {what}"
+    return Finding(what, "", FOLLOWS, math.inf, values, "measured on different machines" if len(machines) > 1 else "")
+
+
+def _blocks(count: int) -> str:
+    return f"{count} block{'s' * (count > 1)}"

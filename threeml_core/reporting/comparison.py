@@ -1,0 +1,613 @@
+"""The paper's tables and figures beside ours, and its claims: what notebooks 04 to 06 and the first page show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import matplotlib.ticker
+
+from threeml_core.claims import Claim, Finding, averages, mean_interval, wall_clock_speedup
+from threeml_core.config import KINDS, MODEL_NAMES, StudyConfig
+from threeml_core.paper import PrintedValue, printed_values
+from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
+from threeml_core.reporting.finetuning import task_heading
+from threeml_core.reporting.tables import MISSING, NOT_RUN, Table
+from threeml_core.study import ABLATIONS, COMPARISON, Downstream, Outcome, ablation_config, study_steps
+from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks
+
+PAPER = "paper"
+
+
+def measured(values: Iterable[float], digits: int = 1, scale: float = 1.0, sign: bool = False) -> str:
+    """Mean over pre-training seeds with half its 95% interval, which one seed does not have."""
+    scaled = [scale * value for value in values]
+    if not scaled:
+        return NOT_RUN
+    found = mean_interval(scaled)
+    text = f"{found.mean:{'+' if sign else ''}.{digits}f}"
+    return text if found.high is None else f"{text} ± {found.high - found.mean:.{digits}f}"
+
+
+def _recipe(config: StudyConfig) -> str:
+    """The paper's recipe that a preset stands beside."""
+    return config.preset if config.preset == "longer-base" else "efficient-large"
+
+
+def _printed(artefact: str, recipe: str = "efficient-large") -> dict[tuple[str, str], PrintedValue]:
+    """(setting, metric) -> printed value."""
+    return {(v.setting, v.metric): v for v in printed_values() if v.artefact == artefact and v.recipe == recipe}
+
+
+def _named(outcomes: Iterable[Outcome], artefact: str) -> list[Outcome]:
+    return [outcome for outcome in outcomes if artefact in outcome.run.artefacts]
+
+
+def seeds_statement(config: StudyConfig) -> str:
+    """What the number of pre-training seeds allows to say."""
+    seeds = config.pretrain_seeds
+    if seeds == 1:
+        return (
+            "One pre-training seed: no interval is possible, so no difference on this page decides anything "
+            "(`pretrain_seeds`)."
+        )
+    return f"{seeds} pre-training seeds: means ± half the 95% interval by Student's t; differences are paired by seed."
+
+
+def plateau_note(outcomes: Iterable[Outcome]) -> str:
+    """Which models have learned nothing about masked tokens yet."""
+    known = [outcome for outcome in outcomes if outcome.ended]
+    flat = [outcome for outcome in known if outcome.on_plateau]
+    if not known:
+        return "Nothing of this page has been run yet."
+    if not flat:
+        return f"All {len(known)} models have left the unigram plateau."
+    return (
+        f"{len(flat)} of {len(known)} models have not left the unigram plateau: they have learned next to nothing of "
+        "masked tokens, and what they give shows the form of this page, not the method."
+    )
+
+
+# -- tasks ------------------------------------------------------------------------------------------------------
+
+
+def _ablation_heading(task: Task) -> str:
+    return f"{task.title} (acc.)" if task.name in GLUE_TASKS else task_heading(task)
+
+
+def _ablation_cells(outcome: Outcome, tasks: Sequence[Task]) -> dict[str, str]:
+    """Task columns and average of the ablations, times 100."""
+    cells = {}
+    for task in tasks:
+        scores = [study.score(task) for study in outcome.ablation.values()]
+        cells[_ablation_heading(task)] = measured([s for s in scores if s is not None], scale=100)
+    subset = " (subset)" if any(study.is_subset for study in outcome.ablation.values()) else ""
+    values = averages(outcome.ablation)
+    return {**cells, "Average": measured(values.values()) + (subset if values else "")}
+
+
+def _paper_ablation(
+    setting: str, printed: Mapping[tuple[str, str], PrintedValue], tasks: Sequence[Task]
+) -> dict[str, str]:
+    """The same columns as printed; without the average where the paper prints none."""
+    cells = {}
+    for task in tasks:
+        value = printed.get((setting, f"{task.name}_accuracy"))
+        cells[_ablation_heading(task)] = value.printed if value else MISSING
+    average = printed.get((setting, "ablation_average"))
+    return {**cells, "Average": average.printed if average else MISSING}
+
+
+def _difference(first: Mapping[int, float], second: Mapping[int, float], digits: int = 1) -> str:
+    return measured([first[seed] - second[seed] for seed in sorted(first.keys() & second.keys())], digits, sign=True)
+
+
+# -- 04: prerequisites ------------------------------------------------------------------------------------------
+
+
+def masking_rate_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+    """Figure 3 in numbers: the vanilla model's scores at each mask rate."""
+    tasks = select_tasks(ablation_config(config))
+    rows = []
+    for outcome in sorted(_named(outcomes, "Figure 3"), key=lambda o: o.run.config.mask_rate):
+        row = {"Mask rate": f"{outcome.run.config.mask_rate:.0%}", **_ablation_cells(outcome, tasks)}
+        row["Perplexity, masked"] = measured(outcome.metric("eval_perplexity_masked").values())
+        rows.append(row)
+    return Table(rows, "Figure 3 in numbers: the vanilla model at different mask rates")
+
+
+def plot_masking_rate(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
+    """Figure 3: score of the vanilla model against the mask rate, task by task; the paper's optimum in grey."""
+    tasks = select_tasks(ablation_config(config))
+    named = sorted(_named(outcomes, "Figure 3"), key=lambda o: o.run.config.mask_rate)
+    optima = {v.metric: v.value for v in printed_values() if v.artefact == "Figure 3"}
+    panels: list[tuple[str, str, Callable[[Downstream], float | None]]] = [
+        *((task.title, f"{task.name}_best_mask_rate", lambda d, t=task: d.score(t)) for task in tasks),
+        ("Average", "best_mask_rate", lambda d: d.average),
+    ]
+    said = []
+    with matplotlib.rc_context(RC):
+        figure, axes = new_axes(len(panels), 2.6)
+        for axis, (title, key, of) in zip(axes, panels, strict=True):
+            points = {}
+            for outcome in named:
+                values = [100 * v for study in outcome.ablation.values() if (v := of(study)) is not None]
+                if values:
+                    points[100 * outcome.run.config.mask_rate] = values
+            _draw_points(axis, points, "vanilla")
+            if key in optima:
+                axis.axvline(optima[key], color=COLORS["reference"], linestyle="-.")
+                said.append(f"{title} {optima[key]:g}%")
+            axis.set(title=title, xlabel="mask rate (%)")
+        axes[0].set_ylabel("score")
+    ran = ", ".join(f"{o.run.config.mask_rate:.0%}: {measured(averages(o.ablation).values())}" for o in named)
+    return Figure(
+        figure,
+        f"Score of the vanilla model after fine-tuning against the mask rate of pre-training. Average at {ran}. Grey: "
+        f"the best rate by the paper's text ({', '.join(said)}; the paper's figure has no numbers).",
+    )
+
+
+def _draw_points(
+    axis: Any, points: Mapping[float, Sequence[float]], architecture: str, label: str | None = None
+) -> None:
+    """A line through the means, every seed as a dot; nothing but a note where nothing was run."""
+    if not points:
+        axis.annotate(NOT_RUN, (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
+        return
+    look = {"color": COLORS[architecture], "marker": MARKERS[architecture]}
+    xs = sorted(points)
+    means = [mean_interval(points[x]).mean for x in xs]
+    axis.plot(xs, means, linestyle=STYLES[architecture], linewidth=2, markersize=5, label=label, **look)
+    dots = [(x, value) for x in xs for value in points[x] if len(points[x]) > 1]
+    if dots:
+        axis.scatter(*zip(*dots, strict=True), s=12, alpha=0.5, color=look["color"])
+
+
+def perplexity_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+    """Table 1: validation perplexity of the three models on one corruption, in total and by kind, and the paper's."""
+    printed = _printed("Table 1")
+    named = _named(outcomes, "Table 1")
+    vanilla = next((o for o in named if o.run.config.architecture == "vanilla"), None)
+    rows = []
+    for outcome in named:
+        c = outcome.run.config
+        row = {"Model": outcome.run.model, "All corrupted": measured(outcome.metric("eval_perplexity").values())}
+        for kind in KINDS:
+            row[kind.capitalize()] = measured(outcome.metric(f"eval_perplexity_{kind}").values())
+        row["Unigram, masked"] = measured(outcome.metric("unigram_perplexity_masked").values())
+        loss = "eval_loss"
+        against = _difference(outcome.metric(loss), vanilla.metric(loss), 3) if vanilla else NOT_RUN
+        row["Loss against vanilla (nats)"] = MISSING if outcome is vanilla else against
+        rows.append(row)
+        value = printed.get((f"{c.architecture} {c.mask_rate:g}", "perplexity"))
+        if value:
+            rows.append({"Model": f"{PAPER}: {value.model}", "All corrupted": value.printed})
+    return Table(rows, f"Table 1: validation perplexity; every model sees the same corruption ({_corruption(config)})")
+
+
+def _corruption(config: StudyConfig) -> str:
+    return f"{config.eval_mask_rate:.0%}, {config.eval_mask_split}"
+
+
+# -- 05: efficient setting ----------------------------------------------------------------------------------------
+
+
+_VARIED = {
+    "Table 2a": ("decoder_num_hidden_layers", "Decoder blocks", "Table 2a: depth of the decoder"),
+    "Table 2b": ("decoder_hidden_size", "Decoder width", "Table 2b: width of the decoder"),
+    "Table 2c": ("mask_split", "Split", "Table 2c: masking strategy"),
+}
+
+
+def ablation_results(outcomes: Sequence[Outcome], artefact: str, config: StudyConfig) -> Table:
+    """Tables 2a, 2b, 2c: our row for each value and model, and beneath it the paper's where it has that value.
+
+    Two perplexities stand beside the scores of Table 2c: of the corruption that every model is validated on, and over
+    the kinds as in the run's own split, which is what the paper's column must be.
+    """
+    key, title, caption = _VARIED[artefact]
+    printed = _printed(artefact)
+    tasks = select_tasks(ablation_config(config))
+    named = _named(outcomes, artefact)
+    defaults = {o.run.config.architecture: o for o in named if getattr(o.run.config, key) == getattr(config, key)}
+    rows = []
+    for architecture in ("self", "cross"):
+        for outcome in (o for o in named if o.run.config.architecture == architecture):
+            c = outcome.run.config
+            row = {"Model": outcome.run.model, title: f"{getattr(c, key)}", **_ablation_cells(outcome, tasks)}
+            default = defaults.get(architecture)
+            if outcome is default:
+                row["Against the default"] = "default"
+            elif default is not None:
+                row["Against the default"] = _difference(averages(outcome.ablation), averages(default.ablation))
+            row["Perplexity, masked"] = measured(outcome.metric("eval_perplexity_masked").values())
+            if artefact == "Table 2c":
+                row["Perplexity, own split"] = measured(outcome.own_perplexity.values())
+            row["Parameters"] = _parameters(outcome)
+            rows.append(row)
+            setting = f"{architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
+            if any(where == setting for where, _ in printed):
+                said = {"Model": PAPER, title: f"{getattr(c, key)}", **_paper_ablation(setting, printed, tasks)}
+                if (setting, "perplexity") in printed:
+                    said["Perplexity, own split"] = printed[setting, "perplexity"].printed
+                rows.append(said)
+    return Table(rows, f"{caption}; the paper's rows are of its large models")
+
+
+def paper_ablation(artefact: str) -> Table:
+    """All that the paper prints in one of its ablation tables."""
+    _, title, caption = _VARIED[artefact]
+    tasks = [GLUE_TASKS[name] for name in ABLATION_TASKS]
+    printed = _printed(artefact)
+    rows = []
+    for setting in dict.fromkeys(where for where, _ in printed):
+        architecture, rate, change = setting.split()
+        row = {"Model": f"{MODEL_NAMES[architecture]}-{float(rate):.0%}", title: change.partition("=")[2]}
+        row |= _paper_ablation(setting, printed, tasks)
+        if (setting, "perplexity") in printed:
+            row["Perplexity"] = printed[setting, "perplexity"].printed
+            row["Note"] = printed[setting, "perplexity"].note
+        rows.append(row)
+    return Table(rows, f"{caption}, as printed", folded=True)
+
+
+def swap_table(outcomes: Sequence[Outcome]) -> Table:
+    """Is the perplexity of 80-20-0 the higher one? In the paper it is for 3ML_self, and is not for 3ML_cross."""
+    printed = _printed("Table 2c")
+    rows = []
+    for architecture in ("self", "cross"):
+        split: dict[str, Outcome] = {
+            o.run.config.mask_split: o
+            for o in _named(outcomes, "Table 2c")
+            if o.run.config.architecture == architecture
+        }
+        row = {"Model": MODEL_NAMES[architecture]}
+        values = {}
+        for name in ("80-20-0", "80-0-20"):
+            values[name] = split[name].own_perplexity if name in split else {}
+            row[name] = measured(values[name].values())
+            row[f"{name}, {PAPER}"] = printed[f"{architecture} 0.4 mask_split={name}", "perplexity"].printed
+        seeds = sorted(values["80-20-0"].keys() & values["80-0-20"].keys())
+        logs = [math.log(values["80-20-0"][seed] / values["80-0-20"][seed]) for seed in seeds]
+        row["Difference (nats)"] = measured(logs, 3, sign=True)
+        flat = any(o.on_plateau for name, o in split.items() if name in values)
+        row["Verdict"] = _swap_verdict(logs, flat, architecture)
+        rows.append(row)
+    return Table(
+        rows, "Perplexity over the kinds of the run's own split, and whether the paper's two figures are swapped"
+    )
+
+
+def _swap_verdict(logs: Sequence[float], flat: bool, architecture: str) -> str:
+    if not logs:
+        return NOT_RUN
+    found = mean_interval(logs)
+    if found.low is None or found.high is None:
+        return "undecided: one pre-training seed"
+    if flat:
+        return "undecided: on the unigram plateau"
+    if found.low > 0:
+        return "80-20-0 is higher" + (": not as printed, as if swapped" if architecture == "cross" else ": as printed")
+    if found.high < 0:
+        return "80-0-20 is higher" + (": as printed" if architecture == "cross" else ": not as printed")
+    return "undecided"
+
+
+def _speedups(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
+    """Speed-ups in FLOPs and on the clock, over the vanilla model at 15% and at the same rate, one a seed."""
+    c = outcome.run.config
+    found: dict[str, list[float]] = {}
+    for name, rate, key in (
+        ("15%", 0.15, "speedup_over_vanilla_15"),
+        ("the same rate", c.mask_rate, "speedup_over_vanilla_same_rate"),
+    ):
+        found[f"FLOPs, {name}"] = [record.flops[key] for record in outcome.ended.values() if record.flops][:1]
+        baseline = next(
+            (
+                o
+                for o in outcomes
+                if (o.run.config.architecture, o.run.config.mask_rate, o.run.config.max_steps)
+                == ("vanilla", rate, c.max_steps)
+            ),
+            None,
+        )
+        found[f"clock, {name}"] = list(wall_clock_speedup(outcome, baseline)) if baseline else []
+    return found
+
+
+def efficiency_table(outcomes: Sequence[Outcome], config: StudyConfig, artefact: str = "Figure 5") -> Table:
+    """Figure 5 in numbers: average score, and speed-ups in FLOPs and on the clock over both baselines."""
+    named = _named(outcomes, artefact)
+    optima = {v.setting: v.value for v in printed_values() if v.artefact == "Figure 5"}
+    rows = []
+    for outcome in sorted(named, key=lambda o: list(MODEL_NAMES).index(o.run.config.architecture)):
+        c = outcome.run.config
+        ups = _speedups(outcome, named)
+        studies = outcome.comparison if artefact == COMPARISON else outcome.ablation
+        row = {"Model": outcome.run.model, "Average": measured(averages(studies).values())}
+        row |= {f"Speed-up: {name}": measured(values, 2) for name, values in ups.items()}
+        row["Tokens/s"] = measured((r.timing["tokens_per_second"] for r in outcome.ended.values()), 0)
+        best = optima.get(c.architecture)
+        row["Paper"] = "its best rate" if best is not None and math.isclose(best, 100 * c.mask_rate) else ""
+        rows.append(row)
+    return Table(
+        rows, f"{artefact} in numbers: score against speed-up, over the vanilla model at 15% and at the same rate"
+    )
+
+
+def plot_efficiency(outcomes: Sequence[Outcome], artefact: str = "Figure 5") -> Figure:
+    """Figure 5: average score against the speed-up in FLOPs and on the clock, over both baselines."""
+    named = _named(outcomes, artefact)
+    said = sorted({v.value for v in printed_values() if v.metric == "speedup_said"})
+    keys = [f"{kind}, {name}" for name in ("15%", "the same rate") for kind in ("FLOPs", "clock")]
+    with matplotlib.rc_context(RC):
+        figure, axes = new_axes(4, 2.9)
+        for axis, key in zip(axes, keys, strict=True):
+            drawn = False
+            for architecture in MODEL_NAMES:
+                points: dict[float, list[float]] = {}
+                for outcome in (o for o in named if o.run.config.architecture == architecture):
+                    studies = outcome.comparison if artefact == COMPARISON else outcome.ablation
+                    values, ups = list(averages(studies).values()), _speedups(outcome, named)[key]
+                    if values and ups:
+                        x = mean_interval(ups).mean
+                        points[x] = values
+                        label = (x, mean_interval(values).mean)
+                        text = f"{outcome.run.config.mask_rate:.0%}"
+                        axis.annotate(
+                            text, label, (0, 5), textcoords="offset points", fontsize=7, color=INK, ha="center"
+                        )
+                if points:
+                    _draw_points(axis, points, architecture, MODEL_NAMES[architecture])
+                    drawn = True
+            if not drawn:
+                _draw_points(axis, {}, "vanilla")
+            if key == "FLOPs, 15%":
+                for value in said:
+                    axis.axvline(value, color=COLORS["reference"], linestyle="-.", linewidth=1)
+            axis.margins(0.15)
+            kind, name = key.split(", ")
+            axis.set(xlabel=f"speed-up, {'FLOPs' if kind == 'FLOPs' else 'clock'}", title=f"over {name}")
+        axes[0].set_ylabel("average score")
+        handles, labels = axes[0].get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
+    ends = []
+    for outcome in named:
+        studies = outcome.comparison if artefact == COMPARISON else outcome.ablation
+        found = _speedups(outcome, named)
+        ends.append(
+            f"{outcome.run.model} {measured(averages(studies).values())} at {measured(found['FLOPs, 15%'], 2)} in "
+            f"FLOPs, {measured(found['clock, 15%'], 2)} on the clock"
+        )
+    grey = " and ".join(f"{value:g}" for value in said)
+    return Figure(
+        figure,
+        "Average score against the speed-up of pre-training, in FLOPs and on the clock. Over the vanilla model at 15%: "
+        f"{'; '.join(ends)}. Grey: the speed-ups of which the paper's text speaks ({grey}); its figure has no numbers.",
+    )
+
+
+# -- 06: comparison -----------------------------------------------------------------------------------------------
+
+
+def _parameters(outcome: Outcome) -> str:
+    counts = {record.data["parameters"] for record in outcome.ended.values()}
+    return f"{counts.pop() / 1e6:.2f} M" if len(counts) == 1 else NOT_RUN
+
+
+def _task_cells(outcome: Outcome, task: Task) -> str:
+    """All metrics of a task in Table 3, times 100; means over pre-training seeds."""
+    found = [m for study in outcome.comparison.values() if (m := study.metrics(task))]
+    return "/".join(measured([m[key] for m in found], scale=100) for key in task.metric_keys) if found else NOT_RUN
+
+
+def comparison_of_studies(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+    """Table 3: our row of each model, and beneath it the paper's."""
+    tasks = select_tasks(config)
+    recipe = _recipe(config)
+    printed = _printed(COMPARISON, recipe)
+    named = _named(outcomes, COMPARISON)
+    rows = []
+    for outcome in named:
+        c = outcome.run.config
+        ups = _speedups(outcome, named)
+        equal = c.max_steps == study_steps(config)
+        row = {"Model": outcome.run.model + ("" if equal else ", equal FLOPs"), "Parameters": _parameters(outcome)}
+        row |= {"Updates": f"{c.max_steps:,}", "Speed-up, FLOPs": measured(ups["FLOPs, 15%"], 2)}
+        row["Speed-up, clock"] = measured(ups["clock, 15%"], 2) if equal else MISSING
+        row |= {task_heading(task): _task_cells(outcome, task) for task in tasks}
+        values = averages(outcome.comparison)
+        subset = " (subset)" if any(study.is_subset for study in outcome.comparison.values()) else ""
+        rows.append({**row, "Average": measured(values.values()) + (subset if values else "")})
+        rows += _paper_rows(outcome, printed, tasks, equal)
+    title = "GLUE development sets" if tasks[0].name in GLUE_TASKS else "diagnostic tasks, which are not GLUE"
+    return Table(rows, f"Table 3: {title}; medians over fine-tuning seeds, and the paper's rows ({recipe})")
+
+
+def _paper_rows(
+    outcome: Outcome, printed: Mapping[tuple[str, str], PrintedValue], tasks: Sequence[Task], equal: bool
+) -> list[dict[str, str]]:
+    """The paper's row of the same model; of the longer recipe: with the same kind of budget."""
+    c = outcome.run.config
+    setting = f"{c.architecture} {c.mask_rate:g}"
+    settings = dict.fromkeys(
+        where for where, metric in printed if metric == "glue_average" and where.startswith(setting)
+    )
+    chosen = [where for where in settings if where == setting or (where.endswith(" 125") == equal)]
+    rows = []
+    for where in chosen:
+        of = {metric: value for (place, metric), value in printed.items() if place == where}
+        row = {"Model": f"{PAPER}: {of['glue_average'].model}"}
+        updates, speed = where.split()[2:], of.get("speedup") or of.get("speedup_at_updates")
+        row["Updates"] = f"{updates[0]}K" if updates else ""
+        row["Speed-up, FLOPs"] = speed.printed if speed else ""
+        for task in tasks:
+            cells = [of[f"{task.name}_{key}"].printed for key in task.metric_keys if f"{task.name}_{key}" in of]
+            row[task_heading(task)] = "/".join(cells) if cells else MISSING
+        rows.append({**row, "Average": of["glue_average"].printed})
+    return rows
+
+
+def paper_comparison(recipe: str) -> Table:
+    """All rows of one half of Table 3, as printed."""
+    tasks = list(GLUE_TASKS.values())
+    of: dict[str, dict[str, PrintedValue]] = {}
+    for value in printed_values():
+        if value.artefact == COMPARISON and value.recipe == recipe:
+            of.setdefault(value.model, {})[value.metric] = value
+    rows = []
+    for model, found in of.items():
+        if "glue_average" not in found:
+            continue
+        speed = found.get("speedup") or found.get("speedup_at_updates")
+        row = {"Model": model, "Speed-up": speed.printed if speed else MISSING}
+        for task in tasks:
+            names = [f"{task.name}_{key}" for key in task.metric_keys]
+            cells = [found[name].printed for name in names if name in found]
+            row[task_heading(task)] = (
+                "/".join(cells or [found[task.name].printed] if task.name in found else cells) or MISSING
+            )
+        rows.append({**row, "Average": found["glue_average"].printed})
+    return Table(rows, f"Table 3 as printed, {recipe}", folded=True)
+
+
+def difference_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+    """Each model of Table 3 against both vanilla models: average, perplexity, speed."""
+    named = [o for o in _named(outcomes, COMPARISON) if o.run.config.max_steps == study_steps(config)]
+    rows = []
+    for baseline in (o for o in named if o.run.config.architecture == "vanilla"):
+        for outcome in named:
+            if outcome is baseline:
+                continue
+            rows.append(
+                {
+                    "Model": outcome.run.model,
+                    "Against": baseline.run.model,
+                    "Average (points)": _difference(averages(outcome.comparison), averages(baseline.comparison)),
+                    "Loss, all corrupted (nats)": _difference(
+                        outcome.metric("eval_loss"), baseline.metric("eval_loss"), 3
+                    ),
+                    "Speed-up, clock": measured(wall_clock_speedup(outcome, baseline), 2),
+                }
+            )
+    return Table(rows, "Differences, paired by pre-training seed")
+
+
+def budget_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+    """What pre-training took: tokens, FLOPs, hours, energy (of a GPU: its hours times `gpu_watts`)."""
+    rows = []
+    for outcome in _named(outcomes, COMPARISON):
+        c = outcome.run.config
+        row = {"Model": outcome.run.model, "Updates": f"{c.max_steps:,}"}
+        row["Tokens"] = f"{c.max_steps * c.batch_size * c.sequence_length / 1e6:,.1f} M"
+        records = list(outcome.ended.values())
+        row["Training FLOPs"] = f"{records[0].flops['training']:.3g}" if records and records[0].flops else NOT_RUN
+        hours = [record.timing["train_seconds"] / 3600 for record in records]
+        row["Hours"] = measured(hours, 3)
+        gpu = [record.environment["hardware"].get("gpu") for record in records]
+        row["Energy (kWh)"] = measured((h * c.gpu_watts / 1000 for h in hours), 3) if any(gpu) else MISSING
+        hardware = {f"{r.environment['hardware'].get('gpu') or r.environment['hardware']['cpu']}" for r in records}
+        row["Hardware"] = ", ".join(sorted(hardware)) or NOT_RUN
+        row["Threads"] = ", ".join(sorted({str(r.environment["hardware"]["threads"]) for r in records})) or NOT_RUN
+        rows.append(row)
+    return Table(rows, f"Budget of one seed; energy of a GPU at {config.gpu_watts:g} W, that of CPUs is not measured")
+
+
+def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
+    """The report's key figure: the models of Table 3, loss at masked positions and average score against speed-up."""
+    named = [o for o in _named(outcomes, COMPARISON) if o.run.config.max_steps == study_steps(config)]
+    ends = []
+    with matplotlib.rc_context(RC):
+        figure, axes = new_axes(2, 3.4)
+        for outcome in named:
+            c = outcome.run.config
+            ups = _speedups(outcome, named)["FLOPs, 15%"]
+            perplexity = list(outcome.metric("eval_perplexity_masked").values())
+            scores = list(averages(outcome.comparison).values())
+            look = {"color": COLORS[c.architecture], "marker": MARKERS[c.architecture], "linestyle": "none"}
+            for axis, values in zip(axes, (perplexity, scores), strict=True):
+                if ups and values:
+                    found = mean_interval(values)
+                    half = [[found.high - found.mean]] if found.high is not None else None
+                    axis.errorbar(ups, [found.mean], yerr=half, capsize=3, markersize=7, **look)
+                    where = (ups[0], found.mean)
+                    axis.annotate(outcome.run.model, where, (0, 8), textcoords="offset points", fontsize=8, ha="center")
+            text = f"perplexity {measured(perplexity)}, score {measured(scores)}"
+            ends.append(f"{outcome.run.model}: speed-up {measured(ups, 2)}, {text}")
+        for axis, title in zip(axes, ("validation perplexity, masked", "average score after fine-tuning"), strict=True):
+            axis.margins(0.22)
+            axis.set(xlabel="speed-up in FLOPs over vanilla at 15%", title=title)
+            if not axis.containers and not axis.lines:
+                axis.annotate(NOT_RUN, (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
+    return Figure(
+        figure,
+        "The models of Table 3: validation perplexity at masked positions, and average score after fine-tuning, by "
+        f"the speed-up of pre-training in FLOPs. {'; '.join(ends)}.",
+    )
+
+
+# -- runs and claims ----------------------------------------------------------------------------------------------
+
+
+def study_runs_table(outcomes: Sequence[Outcome]) -> Table:
+    """Every run behind a page, fine-tunings included; what is missing shows as not run."""
+    rows = []
+    for outcome in outcomes:
+        for seed in outcome.run.seeds:
+            record = outcome.pretraining.get(seed)
+            row = {"Model": outcome.run.model, "For": ", ".join(outcome.run.artefacts), "Seed": f"{seed}"}
+            row["Pre-training"] = NOT_RUN if record is None else record.run_id
+            row["Outcome"] = NOT_RUN if record is None else f"failed: {record.failure}" if record.failure else "done"
+            studies = [by_seed[seed] for by_seed in (outcome.comparison, outcome.ablation) if seed in by_seed]
+            names = dict.fromkeys(r.run_id for study in studies for found in study.records.values() for r in found)
+            wanted = {COMPARISON, *ABLATIONS} & set(outcome.run.artefacts)
+            row["Fine-tuning"] = ", ".join(names) or (NOT_RUN if wanted else MISSING)
+            rows.append(row)
+    there = sum(row["Pre-training"] != NOT_RUN for row in rows)
+    return Table(rows, f"Runs behind this page: {there} of {len(rows)} pre-trainings are there", folded=True)
+
+
+def claim_table(found: Sequence[Claim]) -> Table:
+    """The paper's claims, each with its verdict."""
+    rows = [
+        {
+            "Claim": claim.name,
+            "The paper says": claim.text,
+            "Where": claim.where,
+            "Here": "; ".join(_finding(finding) for finding in claim.findings if finding.values) or NOT_RUN,
+            "Verdict": claim.verdict,
+            "Why not": claim.reasons,
+        }
+        for claim in found
+    ]
+    return Table(rows, "What this study says of the paper's claims")
+
+
+def finding_table(found: Sequence[Claim], names: Sequence[str] | None = None) -> Table:
+    """Every comparison behind the verdicts."""
+    rows = [
+        {
+            "Claim": claim.name,
+            "Comparison": finding.what,
+            "Measured": _finding(finding),
+            "The claim says": f"{finding.range} {finding.unit}".strip(),
+            "Verdict": finding.verdict,
+            "Why not": finding.reason,
+        }
+        for claim in found
+        for finding in claim.findings
+        if names is None or claim.name in names
+    ]
+    return Table(rows, "The comparisons behind the verdicts")
+
+
+def _finding(finding: Finding) -> str:
+    """What a comparison measured, with its unit; ratios have none."""
+    if not finding.values:
+        return NOT_RUN
+    digits = {"points": 1, "nats": 3}.get(finding.unit, 2)
+    return f"{measured(finding.values, digits, sign=finding.unit != '')} {finding.unit}".strip()

@@ -1,0 +1,101 @@
+"""Run the study's notebooks by papermill, each only where it is out of date."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+
+from threeml_core.config import StudyConfig
+from threeml_core.errors import StudyError
+from threeml_core.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
+from threeml_core.log import Log, print_line
+
+NOTEBOOKS = PROJECT_ROOT / "notebooks"
+
+LAST = "06_comparison"
+"""It judges what the other notebooks found."""
+
+
+def execute_notebooks(config: StudyConfig, log: Log = print_line) -> Path:
+    """Execute all notebooks with the values given in `config`, and return the folder they lie in.
+
+    A notebook is executed again only if it, the package, the preset or a given value has changed; killed or failed, it
+    leaves `unfinished/<name>` and no executed notebook, and the next call goes on with it. Runs are never repeated.
+
+    Args:
+        config: of the study.
+        log: takes a line for each notebook.
+
+    Raises:
+        StudyError: a notebook ended in an error.
+    """
+    folder = project_path(config.runs_dir) / "notebooks" / config.preset
+    given = {name: value for name, value in config.parameters().items() if config.sources[name] == "given"}
+    given["preset"] = config.preset
+    os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps
+    logging.getLogger("papermill").setLevel(logging.WARNING)
+    sources = sorted(NOTEBOOKS.glob("*.ipynb"), key=lambda path: (path.stem == LAST, path.stem))
+    with exclusive(folder / ".lock", f"the notebooks folder {folder}"):
+        keys = {source: _key(source, config, given) for source in sources}
+        stale = [source for source in sources if _key_of(folder / source.name) != keys[source]]
+        for path in folder.glob("*.ipynb"):
+            if path.name in {source.name for source in stale} or path.name not in {source.name for source in sources}:
+                path.unlink()
+        log(f"{len(sources) - len(stale)} of {len(sources)} notebooks are up to date")
+        if stale:
+            _conduct(given)
+        for source in stale:
+            started = time.perf_counter()
+            _execute(source, folder, given, keys[source])
+            log(f"{source.stem}: executed ({time.perf_counter() - started:.0f} s)")
+    return folder
+
+
+def _conduct(given: dict[str, Any]) -> None:
+    """All runs of the study in one go, which keeps its workers busier than notebook after notebook would."""
+    parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
+    done = subprocess.run([sys.executable, "-m", "threeml_core.experiments", *parameters], cwd=PROJECT_ROOT)
+    if done.returncode != 0:
+        raise StudyError("the study's runs did not all end, see above; the same command goes on with what is missing")
+
+
+def _key(source: Path, config: StudyConfig, given: dict[str, Any]) -> str:
+    """Of all that decides what an executed notebook shows, but for the runs, whose records do not change."""
+    package = sorted((PROJECT_ROOT / "threeml_core").rglob("*.py")) + [PROJECT_ROOT / "threeml_core/paper_values.csv"]
+    preset = PROJECT_ROOT / "params" / f"{config.preset}.yaml"
+    return fingerprint([given, *map(sha256_file, (source, preset, *package))], 32)
+
+
+def _key_of(path: Path) -> str | None:
+    if not path.exists():
+        return None
+    return nbformat.read(path, 4).metadata.get("threeml", {}).get("key")
+
+
+def _execute(source: Path, folder: Path, given: dict[str, Any], key: str) -> None:
+    unfinished = folder / "unfinished" / source.name
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        papermill.execute_notebook(
+            source,
+            unfinished,
+            given,
+            kernel_name="python3",
+            progress_bar=False,
+            cwd=PROJECT_ROOT,
+            autosave_cell_every=5,
+        )
+    except papermill.PapermillExecutionError as error:
+        raise StudyError(f"{source.stem} failed: {error.ename}: {error.evalue} (see {unfinished})") from None
+    notebook = nbformat.read(unfinished, 4)
+    notebook.metadata["threeml"] = {"key": key}
+    nbformat.write(notebook, unfinished)
+    unfinished.replace(folder / source.name)
