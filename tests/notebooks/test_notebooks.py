@@ -186,7 +186,7 @@ STUDY = {
     "study_widths": "16",
     "study_splits": "80-20-0,80-0-20",
     "clusters": 20,
-    "workers": 2,
+    "workers": 1,
 }
 
 

@@ -138,7 +138,7 @@ def test_the_swap(replaced: float, unchanged: float, verdict: str) -> None:
 
 
 def test_figure_5(outcomes: list[Outcome]) -> None:
-    table = reporting.efficiency_table(outcomes, LARGE)
+    table = reporting.efficiency_table(outcomes)
     assert len(table.rows) == 18
     assert cells(table, "Speed-up: clock, 15%", Model="3ML_self-50%") == ["1.03 ± 0.00"]
     assert cells(table, "Speed-up: clock, the same rate", Model="3ML_self-50%") == ["1.00 ± 0.00"]
@@ -155,7 +155,7 @@ def test_what_was_not_run_says_so() -> None:
     tables = [
         reporting.masking_rate_table(nothing, LARGE),
         *(reporting.ablation_results(nothing, name, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
-        reporting.efficiency_table(nothing, LARGE),
+        reporting.efficiency_table(nothing),
         reporting.difference_table(nothing, LARGE),
     ]
     for table in tables:

@@ -42,7 +42,16 @@ def _printed(artefact: str, recipe: str = "efficient-large") -> dict[tuple[str, 
 
 
 def _named(outcomes: Iterable[Outcome], artefact: str) -> list[Outcome]:
-    return [outcome for outcome in outcomes if artefact in outcome.run.artefacts]
+    """The outcomes that a table or figure shows: vanilla, 3ML_self, 3ML_cross, each in the order of what is varied."""
+
+    def order(outcome: Outcome) -> tuple[Any, ...]:
+        c = outcome.run.config
+        splits = [split.strip() for split in c.study_splits.split(",")]
+        split = splits.index(c.mask_split) if c.mask_split in splits else -1
+        architecture = list(MODEL_NAMES).index(c.architecture)
+        return architecture, c.max_steps, c.mask_rate, c.decoder_num_hidden_layers, c.decoder_hidden_size, split
+
+    return sorted((outcome for outcome in outcomes if artefact in outcome.run.artefacts), key=order)
 
 
 def seeds_statement(config: StudyConfig) -> str:
@@ -111,7 +120,7 @@ def masking_rate_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Tabl
     """Figure 3 in numbers: the vanilla model's scores at each mask rate."""
     tasks = select_tasks(ablation_config(config))
     rows = []
-    for outcome in sorted(_named(outcomes, "Figure 3"), key=lambda o: o.run.config.mask_rate):
+    for outcome in _named(outcomes, "Figure 3"):
         row = {"Mask rate": f"{outcome.run.config.mask_rate:.0%}", **_ablation_cells(outcome, tasks)}
         row["Perplexity, masked"] = measured(outcome.metric("eval_perplexity_masked").values())
         rows.append(row)
@@ -121,7 +130,7 @@ def masking_rate_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Tabl
 def plot_masking_rate(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
     """Figure 3: score of the vanilla model against the mask rate, task by task; the paper's optimum in grey."""
     tasks = select_tasks(ablation_config(config))
-    named = sorted(_named(outcomes, "Figure 3"), key=lambda o: o.run.config.mask_rate)
+    named = _named(outcomes, "Figure 3")
     optima = {v.metric: v.value for v in printed_values() if v.artefact == "Figure 3"}
     panels: list[tuple[str, str, Callable[[Downstream], float | None]]] = [
         *((task.title, f"{task.name}_best_mask_rate", lambda d, t=task: d.score(t)) for task in tasks),
@@ -137,6 +146,7 @@ def plot_masking_rate(outcomes: Sequence[Outcome], config: StudyConfig) -> Figur
                 if values:
                     points[100 * outcome.run.config.mask_rate] = values
             _draw_points(axis, points, "vanilla")
+            _at_least_ten(axis, [value for values in points.values() for value in values])
             if key in optima:
                 axis.axvline(optima[key], color=COLORS["reference"], linestyle="-.")
                 said.append(f"{title} {optima[key]:g}%")
@@ -164,6 +174,13 @@ def _draw_points(
     dots = [(x, value) for x in xs for value in points[x] if len(points[x]) > 1]
     if dots:
         axis.scatter(*zip(*dots, strict=True), s=12, alpha=0.5, color=look["color"])
+
+
+def _at_least_ten(axis: Any, scores: Sequence[float]) -> None:
+    """Show ten points or more, so that noise does not look like an effect."""
+    if scores:
+        middle, half = (max(scores) + min(scores)) / 2, max(5, 0.6 * (max(scores) - min(scores)))
+        axis.set_ylim(middle - half, middle + half)
 
 
 def perplexity_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
@@ -318,57 +335,52 @@ def _speedups(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, list[f
     return found
 
 
-def efficiency_table(outcomes: Sequence[Outcome], config: StudyConfig, artefact: str = "Figure 5") -> Table:
+def efficiency_table(outcomes: Sequence[Outcome]) -> Table:
     """Figure 5 in numbers: average score, and speed-ups in FLOPs and on the clock over both baselines."""
-    named = _named(outcomes, artefact)
+    named = _named(outcomes, "Figure 5")
     optima = {v.setting: v.value for v in printed_values() if v.artefact == "Figure 5"}
     rows = []
-    for outcome in sorted(named, key=lambda o: list(MODEL_NAMES).index(o.run.config.architecture)):
+    for outcome in named:
         c = outcome.run.config
         ups = _speedups(outcome, named)
-        studies = outcome.comparison if artefact == COMPARISON else outcome.ablation
-        row = {"Model": outcome.run.model, "Average": measured(averages(studies).values())}
+        row = {"Model": outcome.run.model, "Average": measured(averages(outcome.ablation).values())}
         row |= {f"Speed-up: {name}": measured(values, 2) for name, values in ups.items()}
         row["Tokens/s"] = measured((r.timing["tokens_per_second"] for r in outcome.ended.values()), 0)
         best = optima.get(c.architecture)
         row["Paper"] = "its best rate" if best is not None and math.isclose(best, 100 * c.mask_rate) else ""
         rows.append(row)
     return Table(
-        rows, f"{artefact} in numbers: score against speed-up, over the vanilla model at 15% and at the same rate"
+        rows, "Figure 5 in numbers: score against speed-up, over the vanilla model at 15% and at the same rate"
     )
 
 
-def plot_efficiency(outcomes: Sequence[Outcome], artefact: str = "Figure 5") -> Figure:
+def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
     """Figure 5: average score against the speed-up in FLOPs and on the clock, over both baselines."""
-    named = _named(outcomes, artefact)
+    named = _named(outcomes, "Figure 5")
     said = sorted({v.value for v in printed_values() if v.metric == "speedup_said"})
     keys = [f"{kind}, {name}" for name in ("15%", "the same rate") for kind in ("FLOPs", "clock")]
     with matplotlib.rc_context(RC):
         figure, axes = new_axes(4, 2.9)
         for axis, key in zip(axes, keys, strict=True):
-            drawn = False
+            shown: list[float] = []
             for architecture in MODEL_NAMES:
                 points: dict[float, list[float]] = {}
                 for outcome in (o for o in named if o.run.config.architecture == architecture):
-                    studies = outcome.comparison if artefact == COMPARISON else outcome.ablation
-                    values, ups = list(averages(studies).values()), _speedups(outcome, named)[key]
+                    values, ups = list(averages(outcome.ablation).values()), _speedups(outcome, named)[key]
                     if values and ups:
                         x = mean_interval(ups).mean
                         points[x] = values
-                        label = (x, mean_interval(values).mean)
-                        text = f"{outcome.run.config.mask_rate:.0%}"
-                        axis.annotate(
-                            text, label, (0, 5), textcoords="offset points", fontsize=7, color=INK, ha="center"
-                        )
+                        _label(axis, outcome, x, mean_interval(values).mean)
                 if points:
                     _draw_points(axis, points, architecture, MODEL_NAMES[architecture])
-                    drawn = True
-            if not drawn:
+                    shown += [value for values in points.values() for value in values]
+            if not shown:
                 _draw_points(axis, {}, "vanilla")
+            _at_least_ten(axis, shown)
             if key == "FLOPs, 15%":
                 for value in said:
                     axis.axvline(value, color=COLORS["reference"], linestyle="-.", linewidth=1)
-            axis.margins(0.15)
+            axis.margins(x=0.15)
             kind, name = key.split(", ")
             axis.set(xlabel=f"speed-up, {'FLOPs' if kind == 'FLOPs' else 'clock'}", title=f"over {name}")
         axes[0].set_ylabel("average score")
@@ -377,11 +389,10 @@ def plot_efficiency(outcomes: Sequence[Outcome], artefact: str = "Figure 5") -> 
             figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
     ends = []
     for outcome in named:
-        studies = outcome.comparison if artefact == COMPARISON else outcome.ablation
         found = _speedups(outcome, named)
         ends.append(
-            f"{outcome.run.model} {measured(averages(studies).values())} at {measured(found['FLOPs, 15%'], 2)} in "
-            f"FLOPs, {measured(found['clock, 15%'], 2)} on the clock"
+            f"{outcome.run.model} {measured(averages(outcome.ablation).values())} at "
+            f"{measured(found['FLOPs, 15%'], 2)} in FLOPs, {measured(found['clock, 15%'], 2)} on the clock"
         )
     grey = " and ".join(f"{value:g}" for value in said)
     return Figure(
@@ -389,6 +400,12 @@ def plot_efficiency(outcomes: Sequence[Outcome], artefact: str = "Figure 5") -> 
         "Average score against the speed-up of pre-training, in FLOPs and on the clock. Over the vanilla model at 15%: "
         f"{'; '.join(ends)}. Grey: the speed-ups of which the paper's text speaks ({grey}); its figure has no numbers.",
     )
+
+
+def _label(axis: Any, outcome: Outcome, x: float, y: float) -> None:
+    """The mask rate above a point."""
+    text = f"{outcome.run.config.mask_rate:.0%}"
+    axis.annotate(text, (x, y), (0, 7), textcoords="offset points", fontsize=8, color=INK, ha="center")
 
 
 # -- 06: comparison -----------------------------------------------------------------------------------------------
@@ -521,6 +538,7 @@ def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
     """The report's key figure: the models of Table 3, loss at masked positions and average score against speed-up."""
     named = [o for o in _named(outcomes, COMPARISON) if o.run.config.max_steps == study_steps(config)]
     ends = []
+    all_scores: list[float] = []
     with matplotlib.rc_context(RC):
         figure, axes = new_axes(2, 3.4)
         for outcome in named:
@@ -529,13 +547,14 @@ def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
             perplexity = list(outcome.metric("eval_perplexity_masked").values())
             scores = list(averages(outcome.comparison).values())
             look = {"color": COLORS[c.architecture], "marker": MARKERS[c.architecture], "linestyle": "none"}
+            look["label"] = MODEL_NAMES[c.architecture]
             for axis, values in zip(axes, (perplexity, scores), strict=True):
                 if ups and values:
                     found = mean_interval(values)
                     half = [[found.high - found.mean]] if found.high is not None else None
                     axis.errorbar(ups, [found.mean], yerr=half, capsize=3, markersize=7, **look)
-                    where = (ups[0], found.mean)
-                    axis.annotate(outcome.run.model, where, (0, 8), textcoords="offset points", fontsize=8, ha="center")
+                    _label(axis, outcome, ups[0], found.mean)
+            all_scores += scores
             text = f"perplexity {measured(perplexity)}, score {measured(scores)}"
             ends.append(f"{outcome.run.model}: speed-up {measured(ups, 2)}, {text}")
         for axis, title in zip(axes, ("validation perplexity, masked", "average score after fine-tuning"), strict=True):
@@ -543,6 +562,11 @@ def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
             axis.set(xlabel="speed-up in FLOPs over vanilla at 15%", title=title)
             if not axis.containers and not axis.lines:
                 axis.annotate(NOT_RUN, (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
+        _at_least_ten(axes[1], all_scores)
+        handles, labels = axes[0].get_legend_handles_labels()
+        one_each = dict(zip(labels, handles, strict=True))
+        if one_each:
+            figure.legend(one_each.values(), one_each, fontsize=9, loc="outside lower center", ncols=len(one_each))
     return Figure(
         figure,
         "The models of Table 3: validation perplexity at masked positions, and average score after fine-tuning, by "

@@ -132,6 +132,10 @@ def _duration(hours: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.2g} s"
 
 
+def _tokens(count: int) -> str:
+    return f"{count / 1e9:.3g} G" if count >= 1e9 else f"{count / 1e6:.3g} M"
+
+
 def _energy(watt_hours: float) -> str:
     return f"{watt_hours / 1000:.1f} kWh" if watt_hours >= 100 else f"{watt_hours:.2g} Wh"
 
@@ -143,7 +147,7 @@ def _plan(config: StudyConfig) -> tuple[float, dict[str, str]]:
     return hours, {
         "Parameters": f"{flops.parameter_count(config) / 1e6:.1f} M",
         "Updates": f"{config.max_steps:,}",
-        "Tokens": f"{config.max_steps * config.batch_size * config.sequence_length / 1e9:.3g} G",
+        "Tokens": _tokens(config.max_steps * config.batch_size * config.sequence_length),
         "Training FLOPs": f"{total:.3g}",
         "GPU time": _duration(hours),
         "Energy": _energy(hours * config.gpu_watts),

@@ -17,6 +17,8 @@ from threeml_core.config import StudyConfig
 from threeml_core.errors import StudyError
 from threeml_core.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
 from threeml_core.log import Log, print_line
+from threeml_core.results import load_records
+from threeml_core.study import find_outcomes
 
 NOTEBOOKS = PROJECT_ROOT / "notebooks"
 
@@ -50,13 +52,19 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> Path:
             if path.name in {source.name for source in stale} or path.name not in {source.name for source in sources}:
                 path.unlink()
         log(f"{len(sources) - len(stale)} of {len(sources)} notebooks are up to date")
-        if stale:
+        if stale and not _is_finished(config):
             _conduct(given)
         for source in stale:
             started = time.perf_counter()
             _execute(source, folder, given, keys[source])
             log(f"{source.stem}: executed ({time.perf_counter() - started:.0f} s)")
     return folder
+
+
+def _is_finished(config: StudyConfig) -> bool:
+    """Are there records of all runs of the study?"""
+    records = [load_records(config.runs_dir, stage) for stage in ("pretrain", "finetune")]
+    return all(outcome.is_finished for outcome in find_outcomes(config, None, *records))
 
 
 def _conduct(given: dict[str, Any]) -> None:

@@ -120,7 +120,7 @@ def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
     stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
     outcomes = find_outcomes(config, None, stages["pretrain"], stages["finetune"])
     shown = [
-        html.escape(seeds_statement(config)),
+        html.escape(seeds_statement(config).replace("`", "")),
         html.escape(plateau_note(outcomes)),
         "The rule of the verdicts was fixed before any run: "
         '<a href="06_comparison.html#the-papers-claims">comparison</a>.',

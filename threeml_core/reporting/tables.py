@@ -48,12 +48,17 @@ class Table:
         return f'<table class="study"><caption>{caption}</caption>{head}{body}</table>'
 
 
+_SHORT = 14
+"""Characters of a cell that is not broken: names of models and splits."""
+
 _NUMBER = re.compile(r"[+-]?\d[\d,.]*(e[+-]?\d+)?[×%KMG]?( ± [\d.]+)?( (M|G|s|min|h|kWh|Wh|GiB|MiB|GFLOP/s|tokens/s))?")
 
 
 def _cell(text: str) -> str:
-    number = _NUMBER.fullmatch(text)
+    number = text == MISSING or _NUMBER.fullmatch(text)
     style = ' class="number" style="text-align:right"' if number else ' style="text-align:left"'
+    if len(text) <= _SHORT and not number:
+        style = f' class="short"{style}'
     return f"<td{style}>{html.escape(text)}</td>"
 
 
