@@ -104,11 +104,12 @@ class Finding:
         return CONTRADICTED if found.high < self.low or found.low > self.high else UNDECIDED
 
     @property
-    def reason(self) -> str:
-        """Why there is no verdict, or ""."""
-        if self.doubt and self.values:
-            return self.doubt
-        return "one pre-training seed: no interval" if len(self.values) == 1 else ""
+    def reasons(self) -> tuple[str, ...]:
+        """Why there is no verdict."""
+        if not self.values:
+            return ("not all is run",)
+        one = "one pre-training seed: no interval" if len(self.values) == 1 else ""
+        return tuple(filter(None, (one, self.doubt)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,13 +142,11 @@ class Claim:
 
     @property
     def reasons(self) -> str:
-        """Why there is no verdict."""
-        found = [
-            finding.reason or ("not all is run" if finding.verdict == NOT_RUN else "") for finding in self.findings
-        ]
-        if self.verdict in (SUPPORTED, CONTRADICTED, NOT_RUN):
+        """Why there is no verdict, or ""."""
+        if self.verdict != UNDECIDED:
             return ""
-        return "; ".join(dict.fromkeys(filter(None, found))) or "the interval reaches beyond the range"
+        found = dict.fromkeys(reason for finding in self.findings for reason in finding.reasons)
+        return "; ".join(found) or "the interval reaches beyond the range"
 
 
 def claims(config: StudyConfig, outcomes: Sequence[Outcome], information: Iterable[RunRecord]) -> list[Claim]:

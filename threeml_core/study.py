@@ -226,8 +226,8 @@ class Outcome:
     Attributes:
         run: what was asked for.
         pretraining: pre-training seed -> its record, failed ones included.
-        comparison: seed -> fine-tuning on all tasks (Table 3).
-        ablation: seed -> fine-tuning on the tasks of the ablations.
+        comparison: seed -> fine-tuning on all tasks, of a run of Table 3.
+        ablation: seed -> fine-tuning on the tasks of the ablations, of a run of `ABLATIONS`.
     """
 
     run: StudyRun
@@ -311,11 +311,14 @@ def find_outcomes(
                     found[seed] = record
         studies: list[dict[int, Downstream]] = [
             {
-                seed: _downstream(chosen, tuned.get(record.run_id, {}), accuracies)
+                seed: _downstream(chosen, tuned[record.run_id], accuracies)
                 for seed, record in found.items()
-                if tuned.get(record.run_id)
+                if record.run_id in tuned and artefacts_of & set(run.artefacts)
             }
-            for chosen, accuracies in ((comparison_config(config), False), (ablation_config(config), True))
+            for chosen, accuracies, artefacts_of in (
+                (comparison_config(config), False, {COMPARISON}),
+                (ablation_config(config), True, set(ABLATIONS)),
+            )
         ]
         outcomes.append(Outcome(run, found, *studies))
     return outcomes

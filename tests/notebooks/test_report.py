@@ -204,7 +204,7 @@ def test_the_study_behind_the_report() -> None:
                     assert f">{record.metrics['eval_perplexity_masked']:.1f}<" in page
         averages = [d.average for d in (*outcome.comparison.values(), *outcome.ablation.values())]
         for average in averages:
-            assert any(f">{100 * average:.1f} (subset)<" in page for page in pages.values())
+            assert average is not None and any(f">{100 * average:.1f} (subset)<" in page for page in pages.values())
 
 
 def test_the_first_page_has_the_claims_first() -> None:
@@ -256,7 +256,8 @@ def test_information_behind_the_report() -> None:
 
 
 def notebook(path: Path, *cells) -> None:
-    nbformat.write(nbformat.v4.new_notebook(cells=list(cells)), path)
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(nbformat.v4.new_notebook(cells=list(cells), metadata={"kernelspec": kernel}), path)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def test_the_rule(values: tuple, low: float, high: float, verdict: str) -> None:
     assert finding.verdict == verdict
     if values:
         assert dataclasses.replace(finding, doubt="on the unigram plateau").verdict == "undecided"
-        assert (finding.reason == "one pre-training seed: no interval") == (len(values) == 1)
+        assert (finding.reasons == ("one pre-training seed: no interval",)) == (len(values) == 1)
 
 
 def study(

@@ -246,11 +246,11 @@ def ablation_results(outcomes: Sequence[Outcome], artefact: str, config: StudyCo
             row["Parameters"] = _parameters(outcome)
             rows.append(row)
             setting = f"{architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
-            if any(where == setting for where, _ in printed):
-                said = {"Model": PAPER, title: f"{getattr(c, key)}", **_paper_ablation(setting, printed, tasks)}
-                if (setting, "perplexity") in printed:
-                    said["Perplexity, own split"] = printed[setting, "perplexity"].printed
-                rows.append(said)
+            said = _paper_ablation(setting, printed, tasks)
+            if (setting, "perplexity") in printed:
+                said["Perplexity, own split"] = printed[setting, "perplexity"].printed
+            if set(said.values()) != {MISSING}:
+                rows.append({"Model": PAPER, title: f"{getattr(c, key)}", **said})
     return Table(rows, f"{caption}; the paper's rows are of its large models")
 
 
@@ -620,7 +620,7 @@ def finding_table(found: Sequence[Claim], names: Sequence[str] | None = None) ->
             "Measured": _finding(finding),
             "The claim says": f"{finding.range} {finding.unit}".strip(),
             "Verdict": finding.verdict,
-            "Why not": finding.reason,
+            "Why not": "; ".join(finding.reasons) if finding.values else "",
         }
         for claim in found
         for finding in claim.findings

@@ -194,12 +194,16 @@ def study_plan(config: StudyConfig, artefacts: Sequence[str] | None = None) -> T
         setting = {"Model": run.model, "Split": c.mask_split, "Decoder": decoder}
         tuned = len({planned for each in finetune_configs(run, config) for planned in planned_runs(each)})
         tunings += tuned * len(run.seeds)
+        del cells["Energy"]  # the sum stands in the title
         rows.append({**setting, **cells, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.artefacts)})
-    whole = {"Model": f"all {len(runs)}", **_plan_total(config, total), "Fine-tunings": f"{tunings:,}"}
+    whole = {"Model": f"all {len(runs)}", "GPU time": _duration(total), "Fine-tunings": f"{tunings:,}"}
     if config.pretrain_seeds > 1:
         whole["Model"] += f", {config.pretrain_seeds} seeds each"
     rows.append(whole)
     what = "the whole study" if artefacts is None else ", ".join(artefacts)
-    title = f"Pre-training runs of {what}, preset {config.preset}, seeds: {config.pretrain_seeds}"
-    note = "; time and energy are of one seed, but for the last row" if config.pretrain_seeds > 1 else ""
+    title = (
+        f"Pre-training runs of {what}, preset {config.preset}, on {config.gpu_name} at {config.mfu:.0%} MFU: "
+        f"{_energy(total * config.gpu_watts)}"
+    )
+    note = "; rows are of one seed, the last of all" if config.pretrain_seeds > 1 else ""
     return Table(rows, title + note, folded=len(rows) > 20)

@@ -123,7 +123,7 @@ def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
         html.escape(seeds_statement(config).replace("`", "")),
         html.escape(plateau_note(outcomes)),
         "The rule of the verdicts was fixed before any run: "
-        '<a href="06_comparison.html#the-papers-claims">comparison</a>.',
+        '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.',
     ]
     parts: list[Table | Figure] = [
         claim_table(claims(config, outcomes, stages["mutual_information"])),
