@@ -31,6 +31,7 @@ from threeml_core.config import MODEL_NAMES, StudyConfig, identity_parameters, p
 from threeml_core.data import PreparedData, prepare_data
 from threeml_core.data.blocks import batch_indices
 from threeml_core.device import choose_device, describe_device, peak_memory, use_bf16
+from threeml_core.energy import energy_meter
 from threeml_core.errors import ParameterError, TrainingError, command_line
 from threeml_core.evaluation import (
     corruption_fingerprint,
@@ -187,7 +188,8 @@ def _run(
 ) -> RunRecord:
     trainer = Trainer(config, data, device)
     state_file = folder / "training_state.pt"
-    if state_file.exists():
+    resumed = state_file.exists()
+    if resumed:
         trainer.state = load_training_state(state_file, trainer.model, trainer.optimizer)
         log(f"run {folder.name} resumes after step {trainer.state.step}")
     else:
@@ -198,9 +200,11 @@ def _run(
     def validate() -> dict[str, float]:
         return mlm_perplexity(trainer.model, corruption, unigram, config.eval_batch_size, trainer.autocast())
 
-    metrics = _train(trainer, folder, validate, log)
+    with energy_meter() as energy:
+        metrics = _train(trainer, folder, validate, log)
+    kwh = None if resumed else energy.kwh  # of a part of a run it would mean nothing
     final = {**metrics, "eval_blocks": len(corruption.input_ids), "eval_corruption": corruption_fingerprint(corruption)}
-    record = _finish(trainer, folder, identity, environment, final)
+    record = _finish(trainer, folder, identity, environment, final, kwh)
     state_file.unlink(missing_ok=True)
     return record
 
@@ -334,7 +338,12 @@ def _flops(config: StudyConfig, vocab: int) -> dict[str, float]:
 
 
 def _finish(
-    trainer: Trainer, folder: Path, identity: dict[str, Any], environment: dict[str, Any], metrics: dict[str, Any]
+    trainer: Trainer,
+    folder: Path,
+    identity: dict[str, Any],
+    environment: dict[str, Any],
+    metrics: dict[str, Any],
+    kwh: float | None,
 ) -> RunRecord:
     config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
     losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
@@ -355,6 +364,7 @@ def _finish(
             "train_seconds": state.seconds,
             "tokens_per_second": config.max_steps * config.batch_size * config.sequence_length / state.seconds,
             "peak_memory_bytes": peak_memory(trainer.device),
+            **({} if kwh is None else {"energy_kwh": kwh}),
         },
         data={
             "data_id": data.data_id,

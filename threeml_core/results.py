@@ -35,7 +35,7 @@ class RunRecord:
         sources: where each parameter came from: given, preset, default or derived.
         metrics: results (losses in nats, perplexities, scores).
         flops: forward FLOPs of a block, total training FLOPs, speed-ups.
-        timing: seconds, tokens/s (original tokens), peak memory in bytes.
+        timing: seconds, tokens/s (original tokens), peak memory in bytes, energy in kWh where it was measured.
         data: fingerprint, corpus and sizes of the text.
         environment: commit, versions, hardware, time.
         files: path inside the folder -> [bytes, SHA-256].

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 
@@ -13,6 +14,7 @@ from threeml_core.claims import claims
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import printed_values
 from threeml_core.reporting.tables import Table
+from threeml_core.results import RunRecord
 from threeml_core.study import Outcome, find_outcomes, study_runs
 
 LARGE = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pretrain_seeds": 3})
@@ -186,9 +188,28 @@ def test_one_model_is_missing() -> None:
 
 
 def test_budget(outcomes: list[Outcome]) -> None:
-    table = reporting.budget_table(outcomes, LARGE)
-    assert cells(table, "Tokens")[0] == "12,058.6 M"
-    assert cells(table, "Hours")[0].startswith("0.003") and cells(table, "Energy (kWh)")[0] == "—", "no GPU, no claim"
+    table = reporting.budget_table(outcomes)
+    assert cells(table, "Tokens")[0] == "12,058.6 M" and cells(table, "Hours")[0] == "0.003 ± 0.000"
+    assert cells(table, "Energy (kWh)")[0] == "—" and cells(table, "Energy by")[0] == "not measured: no codecarbon"
+
+
+@pytest.mark.parametrize(
+    ("timing", "gpu", "energy", "by"),
+    [
+        ({"energy_kwh": 0.25}, {}, "0.2500 ± 0.0000", "codecarbon"),
+        ({}, {"gpu": "H100"}, f"{10 / 3600 * 0.7:.3f} ± 0.000", "hours × 700 W"),
+    ],
+)
+def test_energy(outcomes: list[Outcome], timing: dict, gpu: dict, energy: str, by: str) -> None:
+    def changed(record: RunRecord) -> RunRecord:
+        environment = {**record.environment, "hardware": {**record.environment["hardware"], **gpu}}
+        return dataclasses.replace(record, timing={**record.timing, **timing}, environment=environment)
+
+    found = [
+        dataclasses.replace(o, pretraining={seed: changed(r) for seed, r in o.pretraining.items()}) for o in outcomes
+    ]
+    table = reporting.budget_table(found)
+    assert (cells(table, "Energy (kWh)")[0], cells(table, "Energy by")[0]) == (energy, by)
 
 
 def test_every_run_is_named(outcomes: list[Outcome]) -> None:

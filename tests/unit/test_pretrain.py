@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -411,3 +412,31 @@ def test_all_models_meet_the_same_corruption(own_runs: dict) -> None:
         for a, r in (("vanilla", 0.15), ("self", 0.4), ("cross", 0.5))
     }
     assert len(prints) == 1
+
+
+class Tracker:
+    """Stands for codecarbon's: half a kilowatt-hour between start and stop."""
+
+    def __init__(self, **settings: object) -> None:
+        assert settings["save_to_file"] is False
+        self.final_emissions_data = SimpleNamespace(energy_consumed=0.0)
+
+    def start(self) -> None:
+        self.final_emissions_data.energy_consumed -= 1.0
+
+    def stop(self) -> None:
+        self.final_emissions_data.energy_consumed += 1.5
+
+
+def test_energy_is_recorded_where_codecarbon_is(small: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config({**small, "max_steps": 2, "runs_dir": str(tmp_path / "without")})
+    monkeypatch.setitem(sys.modules, "codecarbon", None)
+    assert "energy_kwh" not in pretrain(config).timing
+    monkeypatch.setitem(sys.modules, "codecarbon", SimpleNamespace(OfflineEmissionsTracker=Tracker))
+    assert pretrain(config.replace(runs_dir=str(tmp_path / "with"))).timing["energy_kwh"] == 0.5
+
+
+def test_codecarbon_itself(small: dict, tmp_path: Path) -> None:
+    pytest.importorskip("codecarbon", reason="codecarbon is not installed")
+    config = make_config({**small, "runs_dir": str(tmp_path)})
+    assert pretrain(config).timing["energy_kwh"] > 0

@@ -15,6 +15,7 @@ from threeml_core.paper import PrintedValue, printed_values
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
 from threeml_core.reporting.finetuning import task_heading
 from threeml_core.reporting.tables import MISSING, NOT_RUN, Table
+from threeml_core.results import RunRecord
 from threeml_core.study import ABLATIONS, COMPARISON, Downstream, Outcome, ablation_config, study_steps
 from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks
 
@@ -360,7 +361,7 @@ def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
     said = sorted({v.value for v in printed_values() if v.metric == "speedup_said"})
     keys = [f"{kind}, {name}" for name in ("15%", "the same rate") for kind in ("FLOPs", "clock")]
     with matplotlib.rc_context(RC):
-        figure, axes = new_axes(4, 2.9)
+        figure, axes = new_axes(2, 5.6, rows=2)
         for axis, key in zip(axes, keys, strict=True):
             shown: list[float] = []
             for architecture in MODEL_NAMES:
@@ -382,8 +383,11 @@ def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
                     axis.axvline(value, color=COLORS["reference"], linestyle="-.", linewidth=1)
             axis.margins(x=0.15)
             kind, name = key.split(", ")
-            axis.set(xlabel=f"speed-up, {'FLOPs' if kind == 'FLOPs' else 'clock'}", title=f"over {name}")
-        axes[0].set_ylabel("average score")
+            axis.set(
+                xlabel=f"speed-up {'in FLOPs' if kind == 'FLOPs' else 'on the clock'}", title=f"over vanilla at {name}"
+            )
+        for axis in axes[::2]:
+            axis.set_ylabel("average score")
         handles, labels = axes[0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
@@ -514,8 +518,11 @@ def difference_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
     return Table(rows, "Differences, paired by pre-training seed")
 
 
-def budget_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
-    """What pre-training took: tokens, FLOPs, hours, energy (of a GPU: its hours times `gpu_watts`)."""
+def budget_table(outcomes: Sequence[Outcome]) -> Table:
+    """What pre-training took: tokens, FLOPs, hours, energy.
+
+    Energy is codecarbon's where it was installed, else that of a GPU by its hours times `gpu_watts`, else not measured.
+    """
     rows = []
     for outcome in _named(outcomes, COMPARISON):
         c = outcome.run.config
@@ -525,13 +532,22 @@ def budget_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
         row["Training FLOPs"] = f"{records[0].flops['training']:.3g}" if records and records[0].flops else NOT_RUN
         hours = [record.timing["train_seconds"] / 3600 for record in records]
         row["Hours"] = measured(hours, 3)
-        gpu = [record.environment["hardware"].get("gpu") for record in records]
-        row["Energy (kWh)"] = measured((h * c.gpu_watts / 1000 for h in hours), 3) if any(gpu) else MISSING
+        row["Energy (kWh)"], row["Energy by"] = _energy_cells(records, hours, c.gpu_watts)
         hardware = {f"{r.environment['hardware'].get('gpu') or r.environment['hardware']['cpu']}" for r in records}
         row["Hardware"] = ", ".join(sorted(hardware)) or NOT_RUN
         row["Threads"] = ", ".join(sorted({str(r.environment["hardware"]["threads"]) for r in records})) or NOT_RUN
         rows.append(row)
-    return Table(rows, f"Budget of one seed; energy of a GPU at {config.gpu_watts:g} W, that of CPUs is not measured")
+    return Table(rows, "Budget of pre-training, one seed")
+
+
+def _energy_cells(records: Sequence[RunRecord], hours: Sequence[float], watts: float) -> tuple[str, str]:
+    """Energy in kWh, and how it is known."""
+    meant = [record.timing["energy_kwh"] for record in records if "energy_kwh" in record.timing]
+    if meant and len(meant) == len(records):
+        return measured(meant, 4), "codecarbon"
+    if records and all("gpu" in record.environment["hardware"] for record in records):
+        return measured((h * watts / 1000 for h in hours), 3), f"hours × {watts:g} W"
+    return MISSING, "not measured: no codecarbon" if records else NOT_RUN
 
 
 def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:

@@ -84,14 +84,14 @@ class Figure:
         return f'<figure class="study">{self.svg}<figcaption>{html.escape(self.alt)}</figcaption></figure>'
 
 
-def new_axes(columns: int = 1, height: float = 3.4) -> tuple[MatplotlibFigure, Any]:
+def new_axes(columns: int = 1, height: float = 3.4, rows: int = 1) -> tuple[MatplotlibFigure, Any]:
     """A figure as wide as the page with `columns` panels side by side; call it under `rc_context(RC)`."""
     with matplotlib.rc_context(RC):
-        figure, axes = plt.subplots(1, columns, figsize=(7.4, height), squeeze=False, layout="constrained")
-        for axis in axes[0]:
+        figure, axes = plt.subplots(rows, columns, figsize=(7.4, height), squeeze=False, layout="constrained")
+        for axis in axes.flat:
             axis.grid(True)
             sns.despine(ax=axis)
-    return figure, axes[0]
+    return figure, axes.flatten()
 
 
 def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str) -> Figure:

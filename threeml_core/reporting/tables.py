@@ -48,7 +48,7 @@ class Table:
         return f'<table class="study"><caption>{caption}</caption>{head}{body}</table>'
 
 
-_SHORT = 14
+_SHORT = 20
 """Characters of a cell that is not broken: names of models and splits."""
 
 _NUMBER = re.compile(r"[+-]?\d[\d,.]*(e[+-]?\d+)?[×%KMG]?( ± [\d.]+)?( (M|G|s|min|h|kWh|Wh|GiB|MiB|GFLOP/s|tokens/s))?")
