@@ -200,7 +200,7 @@ def test_study_notebooks(small_arguments: list[str], tmp_path: Path) -> None:
             "paper",
             "Table 2c",
             "two figures are swapped",
-            "over the same rate",
+            "over vanilla at the same rate",
         ),
         "06_comparison": ("paper: 3ML_self-40%", "Budget of one seed", "What this study says of the paper", "not GLUE"),
     }
