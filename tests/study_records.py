@@ -42,19 +42,24 @@ def pretrained(run: StudyRun, seed: int, tokens_per_second: float = 1000.0, **me
     )
 
 
+def starts_of(start: str | None, seed: int, found: Mapping[str, RunRecord]) -> list[str]:
+    return [name for name, r in found.items() if (r.identity["task"], r.identity["seed"]) == (start, seed)]
+
+
 def finetuned(
     run: StudyRun, of: RunRecord, config: StudyConfig, scores: Mapping[str, Any], chance: float = 0.3
 ) -> list[RunRecord]:
     """A record for every planned fine-tuning; `scores`: task -> one number for all metrics, or metric -> number."""
     found = {}
     for chosen in finetune_configs(run, config):
-        for task in planned_tasks(chosen):
+        for task in sorted(planned_tasks(chosen), key=lambda task: task.starts_from is not None):
             for point in runs_of(task, chosen):
                 given = scores[task.name]
                 metrics = {key: given[key] if isinstance(given, Mapping) else given for key in task.metric_keys}
                 identity = {
                     name: getattr(point, name) for name in ("task", "seed", "learning_rate", "batch_size", "epochs")
                 }
+                identity["starts"] = starts_of(task.starts_from, point.seed, found) if chosen.from_mnli else []
                 sizes = dict(zip(task.validation, task.official_sizes[1:] or (100,), strict=True))
                 splits = {
                     f"validation_{tag}".strip("_"): {"examples": n, "is_subset": False} for tag, n in sizes.items()
@@ -68,7 +73,7 @@ def finetuned(
                     metrics={
                         **metrics,
                         "score": sum(metrics.values()) / len(metrics),
-                        "chance": chance,
+                        "chance": dict.fromkeys(task.metric_keys, chance),
                         "undefined": [],
                     },
                     data={

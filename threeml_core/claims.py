@@ -3,9 +3,10 @@
 The rule. A claim is one or more comparisons; a comparison is a difference (or ratio) that the claim says lies in a
 range. Differences are paired by pre-training seed: both models of a pair have the same seed, hence the same order of
 the text. Their mean has a 95% interval by Student's t over the seeds. `supported`: the interval lies in the range;
-`contradicted`: it lies outside; else `undecided`. A claim of several comparisons is supported if all are, contradicted
-if one is. One seed gives no interval, hence no verdict. Nor is there one while a model of a pair stands on the unigram
-plateau, or, downstream, while neither model is above constant answers: such a pair differs by noise alone.
+`contradicted`: it lies outside; else `undecided`. A claim of several comparisons is supported if all are, and
+contradicted if one is at a level that makes this as rare as for a single one (Bonferroni: 1 - 0.05 / comparisons). One
+seed gives no interval, hence no verdict. Nor is there one while a model of a pair stands on the unigram plateau, or,
+downstream, while neither model is above constant answers: such a pair differs by noise alone.
 """
 
 from __future__ import annotations
@@ -91,17 +92,21 @@ class Finding:
             return f"above {self.low:g}"
         return f"below {self.high:g}" if self.low == -math.inf else f"{self.low:g} to {self.high:g}"
 
-    @property
-    def verdict(self) -> str:
+    def judge(self, level: float = 0.95) -> str:
         """See the module's rule."""
         if not self.values:
             return NOT_RUN
-        found = self.interval
-        if self.doubt or found is None or found.low is None or found.high is None:
+        found = mean_interval(self.values, level)
+        if self.doubt or found.low is None or found.high is None:
             return UNDECIDED
         if self.low < found.low and found.high < self.high:
             return SUPPORTED
         return CONTRADICTED if found.high < self.low or found.low > self.high else UNDECIDED
+
+    @property
+    def verdict(self) -> str:
+        """At 95%."""
+        return self.judge()
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -133,9 +138,10 @@ class Claim:
     @property
     def verdict(self) -> str:
         """Of all comparisons together."""
-        verdicts = [finding.verdict for finding in self.findings]
-        if CONTRADICTED in verdicts:
+        level = 1 - 0.05 / len(self.findings)
+        if any(finding.judge(level) == CONTRADICTED for finding in self.findings):
             return CONTRADICTED
+        verdicts = [finding.verdict for finding in self.findings]
         if all(verdict == NOT_RUN for verdict in verdicts):
             return NOT_RUN
         return SUPPORTED if all(verdict == SUPPORTED for verdict in verdicts) else UNDECIDED
@@ -268,7 +274,7 @@ def claims(config: StudyConfig, outcomes: Sequence[Outcome], information: Iterab
             f"3ML_self at 50% needs fewer FLOPs ({_budgets()}), and the wall clock follows.",
             "Figure 5, Table 3",
             "05_efficient_setting",
-            (_wall_clock(self50, vanilla15),),
+            (_fewer_flops(self50), _wall_clock(self50, vanilla15)),
         ),
     ]
 
@@ -325,7 +331,10 @@ def _scores(first: Outcome | None, second: Outcome | None, low: float, high: flo
     values = _paired(averages(studies[0]), averages(studies[1]), operator.sub)
     doubt = _plateau(first, second)
     if values and not doubt:
-        above = [100 * (d.average - d.chance) for by_seed in studies for d in by_seed.values() if d.average is not None]
+        above = [
+            statistics.fmean(100 * (d.average - d.chance) for d in by_seed.values() if d.average is not None)
+            for by_seed in studies
+        ]
         doubt = "" if max(above) > ABOVE_CHANCE else "no better than constant answers"
     return Finding(f"{what}: average", "points", low, high, values, doubt)
 
@@ -340,22 +349,32 @@ def _perplexities(model: Outcome | None, vanilla: Outcome | None) -> Finding:
 
 
 def _information(architecture: str, records: Sequence[RunRecord]) -> Finding:
-    """What the first decoder block knows, as a share of what the vanilla model's last layer knows."""
+    """What the first decoder block knows, as a share of what the vanilla model's last layer knows; the latest pairs."""
+    values: dict[int, float] = {}
+    doubts: dict[int, str] = {}
+    for first in (record for record in records if record.parameters["architecture"] == architecture):
+        for vanilla in (record for record in records if record.parameters["architecture"] == "vanilla"):
+            seed = first.parameters["seed"]
+            ends = _layer(first, 1), _layer(vanilla, vanilla.parameters["num_hidden_layers"])
+            if seed == vanilla.parameters["seed"] and _measured_alike(first, vanilla) and ends[0] and ends[1]:
+                values[seed] = ends[0].value / ends[1].value if ends[1].value > 0 else math.nan
+                flat = first.data["on_unigram_plateau"] or vanilla.data["on_unigram_plateau"]
+                few = not all(end.has_enough_states for end in ends if end)
+                doubts[seed] = "on the unigram plateau" if flat else "too few states" if few else ""
     what = f"{MODEL_NAMES[architecture]}, first block, as a share of vanilla's last"
-    ends: dict[str, dict[int, LayerInformation]] = {"vanilla": {}, architecture: {}}
-    plateau = few = False
-    for record in records:
-        name = record.parameters["architecture"]
-        layers = {values["layer"]: LayerInformation(**values) for values in record.metrics["layers"]}
-        wanted = record.parameters["num_hidden_layers"] if name == "vanilla" else 1
-        if name in ends and wanted in layers:
-            ends[name][record.parameters["seed"]] = layers[wanted]
-            plateau = plateau or record.data["on_unigram_plateau"]
-            few = few or not layers[wanted].has_enough_states
-    known = {name: {seed: layer.value for seed, layer in by_seed.items()} for name, by_seed in ends.items()}
-    values = _paired(known[architecture], known["vanilla"], lambda a, b: a / b if b > 0 else math.nan)
-    doubt = "on the unigram plateau" if plateau else "too few states" if few else ""
-    return Finding(what, "", LEVEL, math.inf, values, doubt)
+    doubt = "; ".join(dict.fromkeys(filter(None, doubts.values())))
+    return Finding(what, "", LEVEL, math.inf, tuple(values[seed] for seed in sorted(values)), doubt)
+
+
+def _layer(record: RunRecord, number: int) -> LayerInformation | None:
+    return next((LayerInformation(**of) for of in record.metrics["layers"] if of["layer"] == number), None)
+
+
+def _measured_alike(first: RunRecord, second: RunRecord) -> bool:
+    """Were both asked about the same [MASK]s, and clustered in the same way?"""
+    names = ("clusters", "kmeans_seeds", "kmeans_passes", "kmeans_batch_size", "states_final_norm")
+    same = all(first.parameters[name] == second.parameters[name] for name in names)
+    return same and first.data["sample"] == second.data["sample"]
 
 
 def _budgets() -> str:
@@ -368,9 +387,25 @@ def _budgets() -> str:
 
 
 def wall_clock_speedup(model: Outcome, baseline: Outcome) -> tuple[float, ...]:
-    """Tokens a second of a model over those of the baseline, by pre-training seed."""
-    speeds = [{s: r.timing["tokens_per_second"] for s, r in outcome.ended.items()} for outcome in (model, baseline)]
+    """Tokens a second of a model over those of the baseline, by pre-training seed, where both had the same machine.
+
+    That includes threads and `workers`: what shares a machine with others is slower.
+    """
+    speeds = [
+        {
+            seed: record.timing["tokens_per_second"]
+            for seed, record in outcome.ended.items()
+            if _alike(seed, model, baseline)
+        }
+        for outcome in (model, baseline)
+    ]
     return _paired(speeds[0], speeds[1], operator.truediv)
+
+
+def _alike(seed: int, *outcomes: Outcome) -> bool:
+    records = [outcome.ended[seed] for outcome in outcomes if seed in outcome.ended]
+    machines = {str((record.environment["hardware"], record.parameters["workers"])) for record in records}
+    return len(machines) == 1
 
 
 def _wall_clock(model: Outcome | None, baseline: Outcome | None) -> Finding:
@@ -378,10 +413,15 @@ def _wall_clock(model: Outcome | None, baseline: Outcome | None) -> Finding:
     if model is None or baseline is None:
         return Finding(what, "", FOLLOWS, math.inf, ())
     expected = [record.flops["speedup_over_vanilla_15"] for record in model.ended.values() if record.flops]
-    machines = {str(record.environment["hardware"]) for o in (model, baseline) for record in o.ended.values()}
     values = tuple(value / expected[0] for value in wall_clock_speedup(model, baseline)) if expected else ()
-    what = f"{model.run.model} over {baseline.run.model}: {what}"
-    return Finding(what, "", FOLLOWS, math.inf, values, "measured on different machines" if len(machines) > 1 else "")
+    return Finding(f"{model.run.model} over {baseline.run.model}: {what}", "", FOLLOWS, math.inf, values)
+
+
+def _fewer_flops(model: Outcome | None) -> Finding:
+    """At this scale; the formula's value is the same with every seed."""
+    found = [] if model is None else [record.flops for record in model.ended.values() if record.flops]
+    values = tuple(1 / flops_of["speedup_over_vanilla_15"] for flops_of in found)
+    return Finding("3ML_self-50%: FLOPs as a share of vanilla-15%'s", "", -math.inf, 1.0, values)
 
 
 def _blocks(count: int) -> str:

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from threeml_core.log import Log
+
 
 class EnergyMeter:
     """What was used between entering and leaving `energy_meter`; `kwh` is None without codecarbon."""
@@ -16,7 +18,7 @@ class EnergyMeter:
 
 
 @contextlib.contextmanager
-def energy_meter() -> Iterator[EnergyMeter]:
+def energy_meter(log: Log) -> Iterator[EnergyMeter]:
     """Measure the energy of this process, GPU included; nothing is sent or written anywhere.
 
     On a CPU without power counters codecarbon estimates from its rated power and this process's load.
@@ -30,8 +32,11 @@ def energy_meter() -> Iterator[EnergyMeter]:
     try:
         yield meter
     finally:
-        tracker.stop()
-        meter.kwh = float(tracker.final_emissions_data.energy_consumed)
+        try:
+            tracker.stop()
+            meter.kwh = float(tracker.final_emissions_data.energy_consumed)
+        except Exception as error:  # a meter must not cost a run that has ended
+            log(f"codecarbon failed ({type(error).__name__}: {error}); the energy is not recorded")
 
 
 def _tracker() -> Any:

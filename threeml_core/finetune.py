@@ -28,7 +28,7 @@ from threeml_core.encoders import RANDOM, Encoder, load_classifier, open_encoder
 from threeml_core.errors import CheckpointError, ParameterError, TrainingError, command_line
 from threeml_core.files import atomic_file, exclusive, fingerprint, project_path
 from threeml_core.log import Log, print_line
-from threeml_core.metrics import chance_level, task_metrics, task_score
+from threeml_core.metrics import chance_metrics, task_metrics, task_score
 from threeml_core.optim import linear_warmup_decay, parameter_groups, set_learning_rate
 from threeml_core.predictions import FILE, Predictions, write_parquet
 from threeml_core.protocol import (
@@ -138,9 +138,15 @@ def plan_jobs(setting: Setting) -> dict[str, list[Job]]:
     by_seed: dict[tuple[str | None, int], list[str]] = {}
     for task in sorted(tasks, key=lambda task: start_of(task, config) is not None):
         keep_encoder = any(start_of(other, config) == task.name for other in tasks)
+        needed = {task.name, start_of(task, config)}
+        own = dataclasses.replace(  # all that a job needs, as it may be sent to another process
+            setting,
+            data={name: setting.data[name] for name in setting.data if name in needed},
+            encoded={name: setting.encoded[name] for name in setting.encoded if name in needed},
+        )
         for run in runs_of(task, config):
             starts = tuple(by_seed.get((start_of(task, config), run.seed), ()))
-            work = functools.partial(finetune, setting, run, starts, keep_encoder)
+            work = functools.partial(finetune, own, run, starts, keep_encoder)
             job = Job(STAGE, setting.run_id(run, starts), work, starts, run.title)
             jobs[task.name].append(job)
             by_seed.setdefault((task.name, run.seed), []).append(job.run_id)
@@ -430,7 +436,7 @@ def _write(
     start = start_of(data.task, config)
     from_subset = start is not None and setting.data[start].is_subset
     lengths = setting.encoded[run.task].splits["train"].lengths
-    metrics = {**trained.metrics, "chance": chance_level(data.task, trained.answers.splits)} if trained else {}
+    metrics = {**trained.metrics, "chance": chance_metrics(data.task, trained.answers.splits)} if trained else {}
     record = RunRecord(
         stage=STAGE,
         run_id=folder.name,

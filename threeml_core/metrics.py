@@ -269,9 +269,20 @@ def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
 
 def chance_level(task: Task, splits: Splits) -> float:
     """Score of the best constant answer on these labels: the majority class, or 0 for a correlation."""
+    return max(task_score(task, values) for values in _constant_answers(task, splits))
 
-    def score(constant: float) -> float:
-        guesses = {tag: (labels, np.full(len(labels), constant)) for tag, (labels, _) in splits.items()}
-        return task_score(task, task_metrics(task, guesses)[0])
 
-    return max(score(c) for c in range(task.num_labels)) if task.labels else 0.0
+def chance_metrics(task: Task, splits: Splits) -> dict[str, float]:
+    """The best that a constant answer reaches in each metric; not the same answer in each."""
+    answers = _constant_answers(task, splits)
+    return {key: max(values[key] for values in answers) for key in task.metric_keys}
+
+
+def _constant_answers(task: Task, splits: Splits) -> list[dict[str, float]]:
+    """Metrics of every constant answer; of a regression: zero."""
+    if not task.labels:
+        return [dict.fromkeys(task.metric_keys, 0.0)]
+    return [
+        task_metrics(task, {tag: (labels, np.full(len(labels), float(c))) for tag, (labels, _) in splits.items()})[0]
+        for c in range(task.num_labels)
+    ]

@@ -43,7 +43,7 @@ from threeml_core.mixtures import Mixture
 from threeml_core.pretrain import pretrain
 from threeml_core.results import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
 from threeml_core.states import Forward, Sample, collect_states, draw_sample, refuse_absent, states_in_memory
-from threeml_core.study import variant
+from threeml_core.study import study_steps, variant
 from threeml_core.sweep import Job, run_all
 
 STAGE = "mutual_information"
@@ -99,7 +99,8 @@ def chosen_runs(config: StudyConfig, log: Log = print_line) -> list[Path]:
     """
     if config.runs is None:
         seeds = range(config.seed, config.seed + config.pretrain_seeds)
-        configs = [variant(config, architecture=name, seed=seed) for seed in seeds for name in ARCHITECTURES]
+        steps = study_steps(config)
+        configs = [variant(config, architecture=a, seed=s, max_steps=steps) for s in seeds for a in ARCHITECTURES]
         data = prepare_data(config, log)
         for each in configs:
             checked_sample(each, data)
@@ -125,6 +126,8 @@ def _find_run(config: StudyConfig, name: str) -> Path:
     record = read_record(folder)
     if record.stage != "pretrain":
         raise CheckpointError(f"runs: {name} is a run of stage {record.stage}, expected one of pre-training")
+    if record.failure:
+        raise CheckpointError(f"runs: {name} has no model: {record.failure}")
     return folder
 
 

@@ -172,8 +172,11 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     folder = run_folder(config.runs_dir, STAGE, name)
     with exclusive(folder / ".lock", f"run {name}"):
         if (folder / "record.json").exists():
+            record = read_record(folder, check_hashes=True)
+            if record.failure:
+                raise TrainingError(f"run {name} failed before: {record.failure}; to try again, remove {folder}")
             log(f"run {name} is finished; its record is read")
-            return read_record(folder, check_hashes=True)
+            return record
         return _run(config, data, device, identity, environment, folder, log)
 
 
@@ -200,7 +203,7 @@ def _run(
     def validate() -> dict[str, float]:
         return mlm_perplexity(trainer.model, corruption, unigram, config.eval_batch_size, trainer.autocast())
 
-    with energy_meter() as energy:
+    with energy_meter(log) as energy:
         metrics = _train(trainer, folder, validate, log)
     kwh = None if resumed else energy.kwh  # of a part of a run it would mean nothing
     final = {**metrics, "eval_blocks": len(corruption.input_ids), "eval_corruption": corruption_fingerprint(corruption)}

@@ -22,7 +22,15 @@ from threeml_core.config import (
 from threeml_core.errors import ParameterError
 from threeml_core.files import fingerprint
 from threeml_core.metrics import task_score, weighted_accuracy
-from threeml_core.protocol import TRAINING_PARAMETERS, best_of_seeds, median_metrics, planned_tasks, runs_of
+from threeml_core.protocol import (
+    TRAINING_PARAMETERS,
+    FinetuneRun,
+    best_of_seeds,
+    median_metrics,
+    planned_tasks,
+    runs_of,
+    start_of,
+)
 from threeml_core.results import RunRecord
 from threeml_core.tasks import GLUE_TASKS, Task, select_tasks
 
@@ -190,8 +198,9 @@ class Downstream:
     def score(self, task: Task) -> float | None:
         """The task's one number, a fraction; None: not run, or every run failed."""
         metrics = self.metrics(task)
-        if metrics is None:
-            return None
+        return None if metrics is None else self._number(task, metrics)
+
+    def _number(self, task: Task, metrics: Mapping[str, float]) -> float:
         if not self.accuracies or task.name not in GLUE_TASKS:
             return task_score(task, metrics)
         keys = [key for key in task.metric_keys if key.endswith("accuracy")]
@@ -213,10 +222,15 @@ class Downstream:
 
     @property
     def chance(self) -> float:
-        """Mean over tasks of the score of the best constant answer."""
-        return statistics.fmean(
-            next((r.metrics["chance"] for r in records if not r.failure), 0.0) for records in self.records.values()
-        )
+        """What constant answers give as the average; nan: the records do not say."""
+        values = []
+        for task in self.tasks:
+            ended = [record for record in self.records.get(task.name, ()) if record.failure is None]
+            known = ended[0].metrics.get("chance") if ended else None
+            if known is None:
+                return math.nan
+            values.append(self._number(task, known))
+        return statistics.fmean(values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,13 +292,54 @@ class Outcome:
         }
 
 
+Point = tuple[Any, ...]
+"""Of a fine-tuning: task, seed and point of the grid."""
+
+
+def point_of(run: FinetuneRun | Mapping[str, Any]) -> Point:
+    """Of a planned run, or of a record's identity."""
+    of = run if isinstance(run, Mapping) else dataclasses.asdict(run)
+    return tuple(of[name] for name in ("task", "seed", "learning_rate", "batch_size", "epochs"))
+
+
+def make_outcome(
+    run: StudyRun,
+    config: StudyConfig,
+    pretraining: Mapping[int, RunRecord],
+    finetuning: Mapping[int, Mapping[Point, RunRecord]],
+) -> Outcome:
+    """What a run gave; of fine-tuning only tasks whose planned runs are all there.
+
+    Args:
+        run: of the study.
+        config: of the study.
+        pretraining: pre-training seed -> record.
+        finetuning: pre-training seed -> its fine-tunings.
+    """
+    studies: list[dict[int, Downstream]] = [
+        {
+            seed: _downstream(chosen, records, accuracies)
+            for seed, records in finetuning.items()
+            if artefacts & set(run.artefacts)
+        }
+        for chosen, accuracies, artefacts in (
+            (comparison_config(config), False, {COMPARISON}),
+            (ablation_config(config), True, set(ABLATIONS)),
+        )
+    ]
+    return Outcome(run, pretraining, *studies)
+
+
 def find_outcomes(
     config: StudyConfig,
     artefacts: Sequence[str] | None,
     pretraining: Iterable[RunRecord],
     finetuning: Iterable[RunRecord],
 ) -> list[Outcome]:
-    """What the runs of tables and figures gave, from records; what has no record is left out of the outcome.
+    """What the runs of tables and figures gave, found among records by their parameters; what has none is left out.
+
+    `experiments.conduct` knows its runs by id; this is for where text and tasks are not at hand. It may overlook a
+    run whose text or tasks were given by another path.
 
     Args:
         config: see `study_runs`.
@@ -293,34 +348,25 @@ def find_outcomes(
         finetuning: records of stage `finetune`, oldest first.
     """
     trained = [r for r in pretraining if all(r.parameters[name] == getattr(config, name) for name in DATA_PARAMETERS)]
-    tuned: dict[str, dict[tuple[Any, ...], RunRecord]] = {}
+    tuned: dict[str, list[RunRecord]] = {}
     for record in finetuning:
-        if all(record.parameters[name] == getattr(config, name) for name in _FINETUNE_MATCH):
-            encoder = PurePath(record.data["checkpoint"])
-            tuned.setdefault(encoder.parent.name, {})[_point(record.identity)] = record
+        encoder = record.data["checkpoint"]
+        if not encoder.startswith("random:") and all(
+            record.parameters[name] == getattr(config, name) for name in _FINETUNE_MATCH
+        ):
+            tuned.setdefault(PurePath(encoder).parent.name, []).append(record)
     outcomes = []
     for run in study_runs(config, artefacts):
-        found = {}
+        found: dict[int, RunRecord] = {}
         for seed in run.seeds:
             wanted = identity_parameters(run.config.replace(seed=seed))
-            wanted = {
-                name: value for name, value in wanted.items() if value is not None
-            }  # None is decided by the device
             for record in trained:
-                if all(record.parameters[name] == value for name, value in wanted.items()):
+                known = record.identity or record.parameters  # a failed run has no identity
+                # None is decided by the device
+                if all(known[name] == value for name, value in wanted.items() if value is not None):
                     found[seed] = record
-        studies: list[dict[int, Downstream]] = [
-            {
-                seed: _downstream(chosen, tuned[record.run_id], accuracies)
-                for seed, record in found.items()
-                if record.run_id in tuned and artefacts_of & set(run.artefacts)
-            }
-            for chosen, accuracies, artefacts_of in (
-                (comparison_config(config), False, {COMPARISON}),
-                (ablation_config(config), True, set(ABLATIONS)),
-            )
-        ]
-        outcomes.append(Outcome(run, found, *studies))
+        of_seeds = {seed: _with_their_starts(tuned.get(r.run_id, ()), config) for seed, r in found.items()}
+        outcomes.append(make_outcome(run, config, found, {seed: of for seed, of in of_seeds.items() if of}))
     return outcomes
 
 
@@ -328,16 +374,26 @@ _FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", 
 """Parameters that decide a fine-tuning beside encoder, task, seed and point of the grid."""
 
 
-def _point(of: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(of[name] for name in ("task", "seed", "learning_rate", "batch_size", "epochs"))
+def _with_their_starts(records: Sequence[RunRecord], config: StudyConfig) -> dict[Point, RunRecord]:
+    """By point; RTE, STS-B and MRPC only if they started from the MNLI runs that this configuration plans."""
+    found = {point_of(r.identity): r for r in records if not r.identity["starts"]}
+    for task in planned_tasks(config):
+        for run in runs_of(task, config) if (start := start_of(task, config)) else ():
+            first = next(other for other in planned_tasks(config) if other.name == start)
+            points = [point_of(other) for other in runs_of(first, config) if other.seed == run.seed]
+            starts = [found[point].run_id for point in points if point in found]
+            for record in records:
+                if point_of(record.identity) == point_of(run) and record.identity["starts"] == starts:
+                    found[point_of(run)] = record
+    return found
 
 
-def _downstream(config: StudyConfig, records: Mapping[tuple[Any, ...], RunRecord], accuracies: bool) -> Downstream:
+def _downstream(config: StudyConfig, records: Mapping[Point, RunRecord], accuracies: bool) -> Downstream:
     """The tasks whose planned runs are all there."""
     tasks = tuple(select_tasks(config))
     done = {}
-    for task in planned_tasks(config):
-        points = [_point(dataclasses.asdict(run)) for run in runs_of(task, config)]
-        if task in tasks and all(point in records for point in points):
+    for task in tasks:
+        points = [point_of(run) for run in runs_of(task, config)]
+        if all(point in records for point in points):
             done[task.name] = tuple(records[point] for point in points)
     return Downstream(tasks, done, accuracies)

@@ -29,6 +29,7 @@ class Job:
         work: does it and returns its record; picklable, so that an engine can send it elsewhere.
         needs: run ids that must be finished before.
         title: a few words for the log.
+        cost: of two jobs that a worker could take the one with the higher cost goes first.
     """
 
     stage: str
@@ -36,6 +37,7 @@ class Job:
     work: Callable[[Log], RunRecord]
     needs: tuple[str, ...] = ()
     title: str = ""
+    cost: float = 0.0
 
     def is_finished(self, runs_dir: str | Path) -> bool:
         """Has it left its record?"""
@@ -119,7 +121,7 @@ def _here(jobs: Sequence[Job], log: Log) -> Iterator[Done]:
 
 def _in_workers(jobs: Sequence[Job], workers: int) -> Iterator[Done]:
     """Each job as soon as a worker is free and what it needs is done, in the order in which they end."""
-    waiting = list(jobs)
+    waiting = sorted(jobs, key=lambda job: -job.cost)
     unfinished = {job.run_id for job in jobs}
     running: set[Future[Done]] = set()
     with _pool(workers, max(1, available_cores() // workers)) as pool:
@@ -149,7 +151,7 @@ def _pool(workers: int, threads: int) -> Iterator[ProcessPoolExecutor]:
     """Fresh processes; none survives an error, an interruption or the death of this one."""
     before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker)
+    pool = ProcessPoolExecutor(workers, context, initializer=leave_with_parent)
     threads_before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads)  # inherited; torch reads it when a worker imports it
     try:
@@ -166,12 +168,17 @@ def _pool(workers: int, threads: int) -> Iterator[ProcessPoolExecutor]:
             os.environ["OMP_NUM_THREADS"] = threads_before
 
 
-def _start_worker() -> None:
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+LEAVE = "THREEML_LEAVE_WITH_PARENT"
+"""Environment variable: a command of this package ends with the process that started it."""
 
 
-def _leave_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
+def leave_with_parent() -> None:
+    """End this process when the one that started it has ended, however it did."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
         os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -283,7 +283,8 @@ def test_notebooks_are_executed_where_out_of_date(two_notebooks: Path, tmp_path:
     def executed() -> list[str]:
         return (tmp_path / "log").read_text().splitlines()
 
-    folder = execute.execute_notebooks(config, lines.append)
+    folder, failed = execute.execute_notebooks(config, lines.append)
+    assert failed == []
     assert executed() == ["tiny 07_b", "tiny 06_comparison"]
     assert sorted(path.name for path in folder.glob("*.ipynb")) == ["06_comparison.ipynb", "07_b.ipynb"]
     execute.execute_notebooks(config, lines.append)
@@ -294,15 +295,35 @@ def test_notebooks_are_executed_where_out_of_date(two_notebooks: Path, tmp_path:
     broken = nbformat.read(path, 4)
     broken.cells[-1].source = "raise ValueError('no')"
     nbformat.write(broken, path)
-    with pytest.raises(
-        StudyError, match=r"^06_comparison failed: ValueError: no \(see .*unfinished/06_comparison.ipynb\)$"
-    ):
-        execute.execute_notebooks(make_config({"runs_dir": str(tmp_path / "runs"), "max_steps": 4}))
+    config = make_config({"runs_dir": str(tmp_path / "runs"), "max_steps": 4})
+    _, failed = execute.execute_notebooks(config, lines.append)
+    assert failed == ["06_comparison failed: ValueError: no"] and "unfinished/06_comparison.ipynb" in lines[-1]
     assert len(executed()) == 4 and not (folder / "06_comparison.ipynb").exists(), "no page from an old notebook"
     assert (folder / "07_b.ipynb").exists()
     path.unlink()
-    execute.execute_notebooks(make_config({"runs_dir": str(tmp_path / "runs"), "max_steps": 4}))
+    execute.execute_notebooks(config, lines.append)
     assert len(executed()) == 4 and [p.name for p in folder.glob("*.ipynb")] == ["07_b.ipynb"]
+
+
+def test_a_page_whose_run_is_gone_is_made_again(two_notebooks: Path, tmp_path: Path) -> None:
+    config = make_config({"runs_dir": str(tmp_path / "runs")})
+    record = tmp_path / "runs" / "pretrain" / "07_b" / "record.json"  # a run that is called as the page prints
+    record.parent.mkdir(parents=True)
+    record.touch()
+    lines: list[str] = []
+    execute.execute_notebooks(config, lines.append)
+    execute.execute_notebooks(config, lines.append)
+    assert lines[-1] == "2 of 2 notebooks are up to date"
+    record.unlink()
+    execute.execute_notebooks(config, lines.append)
+    assert "1 of 2 notebooks are up to date" in lines
+
+
+def test_none_is_given_as_none(two_notebooks: Path, tmp_path: Path) -> None:
+    """To papermill None means that nothing is given; a None of ours has to override the preset."""
+    config = make_config({"runs_dir": str(tmp_path / "runs"), "max_train_examples": "None"})
+    folder, _ = execute.execute_notebooks(config, lambda line: None)
+    assert 'max_train_examples = "None"' in nbformat.read(folder / "07_b.ipynb", 4).cells[2].source
 
 
 def test_warnings_stay_and_failures_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.study_records import finetuned, pretrained, record
-from threeml_core.claims import Finding, claims, mean_interval
+from threeml_core.claims import Claim, Finding, claims, mean_interval
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import printed_values
 from threeml_core.study import Outcome, StudyRun, find_outcomes, study_runs
@@ -185,12 +185,61 @@ def test_mutual_information_is_paired_by_seed() -> None:
         c = outcome.run.config
         number = c.num_hidden_layers if c.architecture == "vanilla" else 1
         measured = {"layers": [layer(number, values[c.architecture] + seed / 1000)]}
-        data = {"run": run.run_id, "on_unigram_plateau": False}
+        data = {"run": run.run_id, "on_unigram_plateau": False, "sample": "s"}
         config = c.replace(seed=seed)
         records.append(record("mutual_information", f"i-{run.run_id}", config, metrics=measured, data=data))
     claim = next(c for c in claims(CONFIG, outcomes, records) if c.name == "C8")
     assert [finding.verdict for finding in claim.findings] == ["supported", "contradicted"]
     assert claim.findings[0].values[0] == pytest.approx(0.95)
     assert claim.verdict == "contradicted"
+    others = [dataclasses.replace(r, data={**r.data, "sample": r.run_id}) for r in records]
+    assert next(c for c in claims(CONFIG, outcomes, others) if c.name == "C8").verdict == "not run", "other [MASK]s"
     strangers = [dataclasses.replace(r, data={**r.data, "run": "another"}) for r in records]
     assert next(c for c in claims(CONFIG, outcomes, strangers) if c.name == "C8").verdict == "not run"
+
+
+def test_speeds_of_other_machines_are_not_compared() -> None:
+    """One thread beside another run, and two threads alone, are different machines."""
+    outcomes = study(CONFIG, lambda r, s: everywhere(0.8))
+    moved = []
+    for outcome in outcomes:
+        if outcome.run.config.mask_rate == 0.5:
+            hardware = {"cpu": "test", "cores": 1, "threads": 2, "system": "Linux"}
+            records = {
+                s: dataclasses.replace(r, environment={**r.environment, "hardware": hardware})
+                for s, r in outcome.pretraining.items()
+            }
+            outcome = dataclasses.replace(outcome, pretraining=records)
+        moved.append(outcome)
+    last = claims(CONFIG, moved, ())[-1]
+    assert [finding.verdict for finding in last.findings] == ["supported", "not run"]
+
+
+def test_constant_models_are_not_above_chance_by_another_metric() -> None:
+    """QQP's best constant accuracy is above the mean of its F1 and accuracy; in accuracy it is what counts."""
+    chance = {"f1": 0.54, "accuracy": 0.63}
+
+    def constant(run: StudyRun, seed: int) -> dict:
+        return {**everywhere(0.33), "qqp": {"f1": 0.0, "accuracy": 0.63 + seed / 1000}}
+
+    trained, tuned = [], []
+    for run in study_runs(CONFIG):
+        for seed in run.seeds:
+            trained.append(pretrained(run, seed))
+            for r in finetuned(run, trained[-1], CONFIG, constant(run, seed), chance=0.33):
+                known = chance if r.identity["task"] == "qqp" else r.metrics["chance"]
+                tuned.append(dataclasses.replace(r, metrics={**r.metrics, "chance": known}))
+    found = {c.name: c for c in claims(CONFIG, find_outcomes(CONFIG, None, trained, tuned), ())}
+    assert {found[name].reasons for name in ("C4", "C5", "C6")} == {"no better than constant answers"}
+
+
+def test_many_comparisons_do_not_contradict_by_chance() -> None:
+    """Six comparisons at the edge of their range: one in twenty claims is contradicted, not one in seven."""
+    rng = random.Random(1)
+    contradicted = 0
+    for _ in range(2000):
+        findings = tuple(
+            Finding("w", "points", -0.5, 0.5, tuple(rng.gauss(0.5, 1) for _ in range(3))) for _ in range(6)
+        )
+        contradicted += Claim("C", "", "", "", findings).verdict == "contradicted"
+    assert contradicted / 2000 < 0.05

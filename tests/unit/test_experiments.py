@@ -12,8 +12,8 @@ import pytest
 
 from tests.glue_files import write_glue
 from threeml_core.config import make_config
-from threeml_core.errors import ParameterError
-from threeml_core.experiments import conduct
+from threeml_core.errors import ParameterError, TrainingError
+from threeml_core.experiments import conduct, finished_outcomes
 from threeml_core.files import PROJECT_ROOT
 from threeml_core.finetune import finetune_glue
 from threeml_core.mutual_information import mutual_information
@@ -71,6 +71,10 @@ def test_only_what_is_missing(study: dict, tmp_path: Path) -> None:
     )
     assert "4 of 8 runs are finished; their records are read" in lines
     assert all(o.is_finished for o in more)
+    assert finished_outcomes(config, ["Figure 5", "Table 2c"]) == more
+    there = conduct(config.replace(plan_only=True), ["Figure 5", "Table 2c"])
+    assert [(o.pretraining, o.ablation) for o in there] == [(o.pretraining, o.ablation) for o in more]
+    assert [len(o.pretraining) for o in finished_outcomes(config, ["Figure 3"])] == [1, 1], "shared with Figure 5"
     again = conduct(config, ["Figure 5", "Table 2c"])
     assert finished(runs_dir) == after
     assert [o.pretraining for o in again] == [o.pretraining for o in more]
@@ -112,7 +116,16 @@ def test_a_run_that_diverges_does_not_end_the_study(study: dict, tmp_path: Path)
     outcomes = conduct(config, ["Figure 3"], lines.append)
     assert all("not finite" in o.pretraining[0].failure for o in outcomes) and not any(o.ended for o in outcomes)
     assert sum("failed: the loss is not finite" in line or "failed: a parameter" in line for line in lines) == 2
-    assert not list((tmp_path / "runs" / "pretrain").glob("*/record.json"))
+    before = finished(tmp_path / "runs")
+    assert len(before) == 2, "what fails would fail again: it is recorded"
+    assert [o.pretraining for o in conduct(config, ["Figure 3"])] == [o.pretraining for o in outcomes]
+    assert finished(tmp_path / "runs") == before
+    assert [o.pretraining for o in conduct(config.replace(plan_only=True), ["Figure 3"])] == [
+        o.pretraining for o in outcomes
+    ]
+    failed = outcomes[0].run.config
+    with pytest.raises(TrainingError, match="failed before: the loss is not finite.*to try again, remove"):
+        pretrain(failed)
 
 
 def test_bad_input_before_any_run(study: dict, tmp_path: Path) -> None:
@@ -123,7 +136,7 @@ def test_bad_input_before_any_run(study: dict, tmp_path: Path) -> None:
 
 def test_killed_and_started_again(study: dict, tmp_path: Path) -> None:
     """Killed while runs are finished and others are not: the finished ones stay as they are, the rest follows."""
-    study = {**study, "workers": 2, "max_steps": 30, "study_splits": "80-10-10", "study_mask_rates": "0.4"}
+    study = {**study, "max_steps": 30, "study_splits": "80-10-10", "study_mask_rates": "0.4"}
     arguments = [part for name, value in study.items() for part in ("-p", name, str(value))]
     command = [sys.executable, "-m", "threeml_core.experiments", *arguments]
     process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -170,3 +170,5 @@ def test_chance_is_the_best_constant_answer() -> None:
     assert metrics.chance_level(GLUE_TASKS["mrpc"], answers) == pytest.approx((6 / 7 + 0.75) / 2)
     assert metrics.chance_level(GLUE_TASKS["cola"], answers) == 0
     assert metrics.chance_level(GLUE_TASKS["stsb"], {"": (labels.astype(float), labels.astype(float))}) == 0
+    assert metrics.chance_metrics(GLUE_TASKS["mrpc"], answers) == pytest.approx({"f1": 6 / 7, "accuracy": 0.75})
+    assert metrics.chance_metrics(GLUE_TASKS["stsb"], answers) == {"pearson": 0, "spearman": 0}

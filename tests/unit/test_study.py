@@ -213,3 +213,26 @@ def test_a_failed_pretraining_is_an_outcome_without_numbers() -> None:
     failed = dataclasses.replace(pretrained(run, 0), failure="it diverged", metrics={})
     outcome = find_outcomes(FEW, ["Table 1"], [failed], [])[0]
     assert outcome.pretraining and not outcome.ended and outcome.metric("eval_loss") == {} and not outcome.on_plateau
+
+
+def test_a_random_baseline_is_not_the_encoder() -> None:
+    """03 can fine-tune the same encoder without its training; its runs look alike but for the checkpoint."""
+    trained, tuned = records_of(FEW)
+    others = [
+        dataclasses.replace(
+            r, data={**r.data, "checkpoint": f"random:{r.data['checkpoint']}"}, metrics={**r.metrics, "mcc": 0.0}
+        )
+        for r in tuned
+    ]
+    assert find_outcomes(FEW, None, trained, [*tuned, *others]) == find_outcomes(FEW, None, trained, tuned)
+
+
+def test_rte_from_another_mnli_model_is_another_run() -> None:
+    trained, tuned = records_of(FEW)
+    strangers = [
+        dataclasses.replace(r, identity={**r.identity, "starts": ["mnli-s0-elsewhere"]}, metrics={})
+        for r in tuned
+        if r.identity["task"] == "rte"
+    ]
+    assert strangers
+    assert find_outcomes(FEW, None, trained, [*tuned, *strangers]) == find_outcomes(FEW, None, trained, tuned)

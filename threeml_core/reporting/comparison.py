@@ -106,7 +106,8 @@ def _paper_ablation(
     for task in tasks:
         value = printed.get((setting, f"{task.name}_accuracy"))
         cells[_ablation_heading(task)] = value.printed if value else MISSING
-    average = printed.get((setting, "ablation_average"))
+    same = {task.name for task in tasks} == set(ABLATION_TASKS)
+    average = printed.get((setting, "ablation_average")) if same else None
     return {**cells, "Average": average.printed if average else MISSING}
 
 
@@ -141,13 +142,13 @@ def plot_masking_rate(outcomes: Sequence[Outcome], config: StudyConfig) -> Figur
     with matplotlib.rc_context(RC):
         figure, axes = new_axes(len(panels), 2.6)
         for axis, (title, key, of) in zip(axes, panels, strict=True):
-            points = {}
+            points = []
             for outcome in named:
                 values = [100 * v for study in outcome.ablation.values() if (v := of(study)) is not None]
                 if values:
-                    points[100 * outcome.run.config.mask_rate] = values
+                    points.append((100 * outcome.run.config.mask_rate, values))
             _draw_points(axis, points, "vanilla")
-            _at_least_ten(axis, [value for values in points.values() for value in values])
+            _at_least_ten(axis, [value for _, values in points for value in values])
             if key in optima:
                 axis.axvline(optima[key], color=COLORS["reference"], linestyle="-.")
                 said.append(f"{title} {optima[key]:g}%")
@@ -162,17 +163,17 @@ def plot_masking_rate(outcomes: Sequence[Outcome], config: StudyConfig) -> Figur
 
 
 def _draw_points(
-    axis: Any, points: Mapping[float, Sequence[float]], architecture: str, label: str | None = None
+    axis: Any, points: Sequence[tuple[float, Sequence[float]]], architecture: str, label: str | None = None
 ) -> None:
     """A line through the means, every seed as a dot; nothing but a note where nothing was run."""
     if not points:
         axis.annotate(NOT_RUN, (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
         return
     look = {"color": COLORS[architecture], "marker": MARKERS[architecture]}
-    xs = sorted(points)
-    means = [mean_interval(points[x]).mean for x in xs]
+    xs = [x for x, _ in points]
+    means = [mean_interval(values).mean for _, values in points]
     axis.plot(xs, means, linestyle=STYLES[architecture], linewidth=2, markersize=5, label=label, **look)
-    dots = [(x, value) for x in xs for value in points[x] if len(points[x]) > 1]
+    dots = [(x, value) for x, values in points for value in values if len(values) > 1]
     if dots:
         axis.scatter(*zip(*dots, strict=True), s=12, alpha=0.5, color=look["color"])
 
@@ -336,6 +337,12 @@ def _speedups(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, list[f
     return found
 
 
+def _clock_cell(ups: Mapping[str, Sequence[float]], name: str, outcome: Outcome) -> str:
+    """A speed-up on the clock; the model is there, but not beside a baseline on the same machine: not comparable."""
+    values = ups[f"clock, {name}"]
+    return "not comparable" if outcome.ended and not values else measured(values, 2)
+
+
 def efficiency_table(outcomes: Sequence[Outcome]) -> Table:
     """Figure 5 in numbers: average score, and speed-ups in FLOPs and on the clock over both baselines."""
     named = _named(outcomes, "Figure 5")
@@ -345,7 +352,9 @@ def efficiency_table(outcomes: Sequence[Outcome]) -> Table:
         c = outcome.run.config
         ups = _speedups(outcome, named)
         row = {"Model": outcome.run.model, "Average": measured(averages(outcome.ablation).values())}
-        row |= {f"Speed-up: {name}": measured(values, 2) for name, values in ups.items()}
+        for name in ("15%", "the same rate"):
+            row[f"Speed-up: FLOPs, {name}"] = measured(ups[f"FLOPs, {name}"], 2)
+            row[f"Speed-up: clock, {name}"] = _clock_cell(ups, name, outcome)
         row["Tokens/s"] = measured((r.timing["tokens_per_second"] for r in outcome.ended.values()), 0)
         best = optima.get(c.architecture)
         row["Paper"] = "its best rate" if best is not None and math.isclose(best, 100 * c.mask_rate) else ""
@@ -365,18 +374,18 @@ def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
         for axis, key in zip(axes, keys, strict=True):
             shown: list[float] = []
             for architecture in MODEL_NAMES:
-                points: dict[float, list[float]] = {}
+                points: list[tuple[float, list[float]]] = []
                 for outcome in (o for o in named if o.run.config.architecture == architecture):
                     values, ups = list(averages(outcome.ablation).values()), _speedups(outcome, named)[key]
                     if values and ups:
                         x = mean_interval(ups).mean
-                        points[x] = values
+                        points.append((x, values))
                         _label(axis, outcome, x, mean_interval(values).mean)
                 if points:
                     _draw_points(axis, points, architecture, MODEL_NAMES[architecture])
-                    shown += [value for values in points.values() for value in values]
+                    shown += [value for _, values in points for value in values]
             if not shown:
-                _draw_points(axis, {}, "vanilla")
+                _draw_points(axis, [], "vanilla")
             _at_least_ten(axis, shown)
             if key == "FLOPs, 15%":
                 for value in said:
@@ -439,7 +448,7 @@ def comparison_of_studies(outcomes: Sequence[Outcome], config: StudyConfig) -> T
         equal = c.max_steps == study_steps(config)
         row = {"Model": outcome.run.model + ("" if equal else ", equal FLOPs"), "Parameters": _parameters(outcome)}
         row |= {"Updates": f"{c.max_steps:,}", "Speed-up, FLOPs": measured(ups["FLOPs, 15%"], 2)}
-        row["Speed-up, clock"] = measured(ups["clock, 15%"], 2) if equal else MISSING
+        row["Speed-up, clock"] = _clock_cell(ups, "15%", outcome) if equal else MISSING
         row |= {task_heading(task): _task_cells(outcome, task) for task in tasks}
         values = averages(outcome.comparison)
         subset = " (subset)" if any(study.is_subset for study in outcome.comparison.values()) else ""
@@ -458,18 +467,21 @@ def _paper_rows(
     settings = dict.fromkeys(
         where for where, metric in printed if metric == "glue_average" and where.startswith(setting)
     )
-    chosen = [where for where in settings if where == setting or (where.endswith(" 125") == equal)]
+    # the efficient recipe has one budget; the longer one prints 125K and, at equal FLOPs, others
+    chosen = [where for where in settings if (where == setting or where.endswith(" 125")) == equal]
     rows = []
     for where in chosen:
         of = {metric: value for (place, metric), value in printed.items() if place == where}
         row = {"Model": f"{PAPER}: {of['glue_average'].model}"}
-        updates, speed = where.split()[2:], of.get("speedup") or of.get("speedup_at_updates")
+        updates = where.split()[2:]
+        speed = of.get("speedup") or of.get("speedup_at_updates") or printed.get((setting, "speedup"))
         row["Updates"] = f"{updates[0]}K" if updates else ""
         row["Speed-up, FLOPs"] = speed.printed if speed else ""
         for task in tasks:
             cells = [of[f"{task.name}_{key}"].printed for key in task.metric_keys if f"{task.name}_{key}" in of]
             row[task_heading(task)] = "/".join(cells) if cells else MISSING
-        rows.append({**row, "Average": of["glue_average"].printed})
+        same = {task.name for task in tasks} == set(GLUE_TASKS)
+        rows.append({**row, "Average": of["glue_average"].printed if same else MISSING})
     return rows
 
 

@@ -19,6 +19,7 @@ from threeml_core.files import PROJECT_ROOT, exclusive, fingerprint, project_pat
 from threeml_core.log import Log, print_line
 from threeml_core.results import load_records
 from threeml_core.study import find_outcomes
+from threeml_core.sweep import LEAVE
 
 NOTEBOOKS = PROJECT_ROOT / "notebooks"
 
@@ -26,28 +27,31 @@ LAST = "06_comparison"
 """It judges what the other notebooks found."""
 
 
-def execute_notebooks(config: StudyConfig, log: Log = print_line) -> Path:
-    """Execute all notebooks with the values given in `config`, and return the folder they lie in.
+def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path, list[str]]:
+    """Execute all notebooks with the values given in `config`: the folder they lie in, and a line for each that failed.
 
-    A notebook is executed again only if it, the package, the preset or a given value has changed; killed or failed, it
-    leaves `unfinished/<name>` and no executed notebook, and the next call goes on with it. Runs are never repeated.
+    A notebook is executed again only if it, the package, the preset or a given value has changed, or a run that it
+    shows is gone; killed or failed, it leaves `unfinished/<name>` and no executed notebook, and the next call goes on
+    with it. Runs are never repeated.
 
     Args:
         config: of the study.
         log: takes a line for each notebook.
 
     Raises:
-        StudyError: a notebook ended in an error.
+        StudyError: the study's runs did not all end.
     """
     folder = project_path(config.runs_dir) / "notebooks" / config.preset
-    given = {name: value for name, value in config.parameters().items() if config.sources[name] == "given"}
+    # None means "not given" to a notebook, "None" is None
+    given = {n: "None" if v is None else v for n, v in config.parameters().items() if config.sources[n] == "given"}
     given["preset"] = config.preset
     os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps
     logging.getLogger("papermill").setLevel(logging.WARNING)
     sources = sorted(NOTEBOOKS.glob("*.ipynb"), key=lambda path: (path.stem == LAST, path.stem))
+    failed = []
     with exclusive(folder / ".lock", f"the notebooks folder {folder}"):
         keys = {source: _key(source, config, given) for source in sources}
-        stale = [source for source in sources if _key_of(folder / source.name) != keys[source]]
+        stale = [source for source in sources if not _is_current(folder / source.name, keys[source], config)]
         for path in folder.glob("*.ipynb"):
             if path.name in {source.name for source in stale} or path.name not in {source.name for source in sources}:
                 path.unlink()
@@ -56,9 +60,14 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> Path:
             _conduct(given)
         for source in stale:
             started = time.perf_counter()
-            _execute(source, folder, given, keys[source])
+            try:
+                _execute(source, folder, given, keys[source], config)
+            except papermill.PapermillExecutionError as error:
+                failed.append(f"{source.stem} failed: {error.ename}: {error.evalue}")
+                log(f"{failed[-1]} (see {folder / 'unfinished' / source.name})")
+                continue
             log(f"{source.stem}: executed ({time.perf_counter() - started:.0f} s)")
-    return folder
+    return folder, failed
 
 
 def _is_finished(config: StudyConfig) -> bool:
@@ -70,7 +79,8 @@ def _is_finished(config: StudyConfig) -> bool:
 def _conduct(given: dict[str, Any]) -> None:
     """All runs of the study in one go, which keeps its workers busier than notebook after notebook would."""
     parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
-    done = subprocess.run([sys.executable, "-m", "threeml_core.experiments", *parameters], cwd=PROJECT_ROOT)
+    command = [sys.executable, "-m", "threeml_core.experiments", *parameters]
+    done = subprocess.run(command, cwd=PROJECT_ROOT, env={**os.environ, LEAVE: "1"})
     if done.returncode != 0:
         raise StudyError("the study's runs did not all end, see above; the same command goes on with what is missing")
 
@@ -82,28 +92,25 @@ def _key(source: Path, config: StudyConfig, given: dict[str, Any]) -> str:
     return fingerprint([given, *map(sha256_file, (source, preset, *package))], 32)
 
 
-def _key_of(path: Path) -> str | None:
+def _is_current(path: Path, key: str, config: StudyConfig) -> bool:
+    """Was it executed from the same things, and are the runs that it shows still there?"""
     if not path.exists():
-        return None
-    return nbformat.read(path, 4).metadata.get("threeml", {}).get("key")
+        return False
+    about = nbformat.read(path, 4).metadata.get("threeml", {})
+    runs_dir = project_path(config.runs_dir)
+    return about.get("key") == key and all((runs_dir / run / "record.json").exists() for run in about["runs"])
 
 
-def _execute(source: Path, folder: Path, given: dict[str, Any], key: str) -> None:
+def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config: StudyConfig) -> None:
     unfinished = folder / "unfinished" / source.name
     unfinished.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        papermill.execute_notebook(
-            source,
-            unfinished,
-            given,
-            kernel_name="python3",
-            progress_bar=False,
-            cwd=PROJECT_ROOT,
-            autosave_cell_every=5,
-        )
-    except papermill.PapermillExecutionError as error:
-        raise StudyError(f"{source.stem} failed: {error.ename}: {error.evalue} (see {unfinished})") from None
-    notebook = nbformat.read(unfinished, 4)
-    notebook.metadata["threeml"] = {"key": key}
+    papermill.execute_notebook(
+        source, unfinished, given, kernel_name="python3", progress_bar=False, cwd=PROJECT_ROOT, autosave_cell_every=5
+    )
+    text = unfinished.read_text(encoding="utf-8")
+    records = (path.parent for path in project_path(config.runs_dir).glob("*/*/record.json"))
+    shown = sorted(f"{run.parent.name}/{run.name}" for run in records if run.name in text)
+    notebook = nbformat.reads(text, 4)
+    notebook.metadata["threeml"] = {"key": key, "runs": shown}
     nbformat.write(notebook, unfinished)
     unfinished.replace(folder / source.name)

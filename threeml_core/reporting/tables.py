@@ -159,6 +159,8 @@ def comparable(record: RunRecord, others: Iterable[RunRecord]) -> list[RunRecord
     """Runs that differ from this one in model, corruption and seed only, validated on the same corruption."""
 
     def same(other: RunRecord) -> bool:
+        if other.failure:
+            return False
         # the vanilla model has no decoder parameters: what both have must be equal
         shared = (record.identity.keys() & other.identity.keys()) - _MAY_DIFFER
         equal = all(record.identity[key] == other.identity[key] for key in shared)
