@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from threeml_core.config import StudyConfig
 from threeml_core.errors import StudyError
 from threeml_core.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
 from threeml_core.log import Log, print_line
-from threeml_core.results import load_records
+from threeml_core.results import available_cores, load_records
 from threeml_core.study import find_outcomes
 from threeml_core.sweep import LEAVE
 
 NOTEBOOKS = PROJECT_ROOT / "notebooks"
+
+AT_ONCE = 2
+"""Notebooks executed at once: most of their time goes into importing, in one thread each."""
 
 LAST = "06_comparison"
 """It judges what the other notebooks found."""
@@ -48,7 +52,7 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps
     logging.getLogger("papermill").setLevel(logging.WARNING)
     sources = sorted(NOTEBOOKS.glob("*.ipynb"), key=lambda path: (path.stem == LAST, path.stem))
-    failed = []
+    failed: list[str] = []
     with exclusive(folder / ".lock", f"the notebooks folder {folder}"):
         keys = {source: _key(source, config, given) for source in sources}
         stale = [source for source in sources if not _is_current(folder / source.name, keys[source], config)]
@@ -58,15 +62,11 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
         log(f"{len(sources) - len(stale)} of {len(sources)} notebooks are up to date")
         if stale and not _is_finished(config):
             _conduct(given)
-        for source in stale:
-            started = time.perf_counter()
-            try:
-                _execute(source, folder, given, keys[source], config)
-            except papermill.PapermillExecutionError as error:
-                failed.append(f"{source.stem} failed: {error.ename}: {error.evalue}")
-                log(f"{failed[-1]} (see {folder / 'unfinished' / source.name})")
-                continue
-            log(f"{source.stem}: executed ({time.perf_counter() - started:.0f} s)")
+        last = [source for source in stale if source.stem == LAST]
+        with ThreadPoolExecutor(min(AT_ONCE, available_cores())) as pool:
+            for some in ([source for source in stale if source not in last], last):
+                outcomes = [pool.submit(_execute, source, folder, given, keys[source], config, log) for source in some]
+                failed += [line for outcome in outcomes if (line := outcome.result())]
     return folder, failed
 
 
@@ -101,12 +101,17 @@ def _is_current(path: Path, key: str, config: StudyConfig) -> bool:
     return about.get("key") == key and all((runs_dir / run / "record.json").exists() for run in about["runs"])
 
 
-def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config: StudyConfig) -> None:
+def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config: StudyConfig, log: Log) -> str:
+    """Why it failed, or ""."""
+    started = time.perf_counter()
     unfinished = folder / "unfinished" / source.name
     unfinished.parent.mkdir(parents=True, exist_ok=True)
-    papermill.execute_notebook(
-        source, unfinished, given, kernel_name="python3", progress_bar=False, cwd=PROJECT_ROOT, autosave_cell_every=5
-    )
+    options = {"kernel_name": "python3", "progress_bar": False, "cwd": PROJECT_ROOT, "autosave_cell_every": 5}
+    try:
+        papermill.execute_notebook(source, unfinished, given, **options)
+    except papermill.PapermillExecutionError as error:
+        log(f"{source.stem} failed: {error.ename}: {error.evalue} (see {unfinished})")
+        return f"{source.stem} failed: {error.ename}: {error.evalue}"
     text = unfinished.read_text(encoding="utf-8")
     records = (path.parent for path in project_path(config.runs_dir).glob("*/*/record.json"))
     shown = sorted(f"{run.parent.name}/{run.name}" for run in records if run.name in text)
@@ -114,3 +119,5 @@ def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config
     notebook.metadata["threeml"] = {"key": key, "runs": shown}
     nbformat.write(notebook, unfinished)
     unfinished.replace(folder / source.name)
+    log(f"{source.stem}: executed ({time.perf_counter() - started:.0f} s)")
+    return ""
