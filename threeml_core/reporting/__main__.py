@@ -18,4 +18,5 @@ def main() -> None:
         raise StudyError(f"{len(failed)} of its pages are missing: {'; '.join(failed)}")
 
 
-main()
+if __name__ == "__main__":  # its worker processes import it again
+    main()

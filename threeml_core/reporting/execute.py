@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from threeml_core.files import PROJECT_ROOT, exclusive, fingerprint, project_pat
 from threeml_core.log import Log, print_line
 from threeml_core.results import available_cores, load_records
 from threeml_core.study import find_outcomes
-from threeml_core.sweep import LEAVE
+from threeml_core.sweep import LEAVE, leave_with_parent
 
 NOTEBOOKS = PROJECT_ROOT / "notebooks"
 
@@ -50,7 +52,6 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     given = {n: "None" if v is None else v for n, v in config.parameters().items() if config.sources[n] == "given"}
     given["preset"] = config.preset
     os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps
-    logging.getLogger("papermill").setLevel(logging.WARNING)
     sources = sorted(NOTEBOOKS.glob("*.ipynb"), key=lambda path: (path.stem == LAST, path.stem))
     failed: list[str] = []
     with exclusive(folder / ".lock", f"the notebooks folder {folder}"):
@@ -63,10 +64,14 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
         if stale and not _is_finished(config):
             _conduct(given)
         last = [source for source in stale if source.stem == LAST]
-        with ThreadPoolExecutor(min(AT_ONCE, available_cores())) as pool:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(AT_ONCE, available_cores()), context, initializer=leave_with_parent) as pool:
             for some in ([source for source in stale if source not in last], last):
-                outcomes = [pool.submit(_execute, source, folder, given, keys[source], config, log) for source in some]
-                failed += [line for outcome in outcomes if (line := outcome.result())]
+                done = [pool.submit(_execute, source, folder, given, keys[source], config) for source in some]
+                for outcome in concurrent.futures.as_completed(done):
+                    line, failure = outcome.result()
+                    log(line)
+                    failed += [failure] if failure else []
     return folder, failed
 
 
@@ -101,17 +106,18 @@ def _is_current(path: Path, key: str, config: StudyConfig) -> bool:
     return about.get("key") == key and all((runs_dir / run / "record.json").exists() for run in about["runs"])
 
 
-def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config: StudyConfig, log: Log) -> str:
-    """Why it failed, or ""."""
+def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config: StudyConfig) -> tuple[str, str]:
+    """In a process of its own: a line for the log, and why it failed, or ""."""
     started = time.perf_counter()
+    logging.getLogger("papermill").setLevel(logging.WARNING)
     unfinished = folder / "unfinished" / source.name
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     options = {"kernel_name": "python3", "progress_bar": False, "cwd": PROJECT_ROOT, "autosave_cell_every": 5}
     try:
         papermill.execute_notebook(source, unfinished, given, **options)
     except papermill.PapermillExecutionError as error:
-        log(f"{source.stem} failed: {error.ename}: {error.evalue} (see {unfinished})")
-        return f"{source.stem} failed: {error.ename}: {error.evalue}"
+        failure = f"{source.stem} failed: {error.ename}: {error.evalue}"
+        return f"{failure} (see {unfinished})", failure
     text = unfinished.read_text(encoding="utf-8")
     records = (path.parent for path in project_path(config.runs_dir).glob("*/*/record.json"))
     shown = sorted(f"{run.parent.name}/{run.name}" for run in records if run.name in text)
@@ -119,5 +125,4 @@ def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config
     notebook.metadata["threeml"] = {"key": key, "runs": shown}
     nbformat.write(notebook, unfinished)
     unfinished.replace(folder / source.name)
-    log(f"{source.stem}: executed ({time.perf_counter() - started:.0f} s)")
-    return ""
+    return f"{source.stem}: executed ({time.perf_counter() - started:.0f} s)", ""
