@@ -138,7 +138,7 @@ class Claim:
     @property
     def verdict(self) -> str:
         """Of all comparisons together."""
-        level = 1 - 0.05 / len(self.findings)
+        level = 1 - 0.05 / max(1, len(self.findings))
         if any(finding.judge(level) == CONTRADICTED for finding in self.findings):
             return CONTRADICTED
         verdicts = [finding.verdict for finding in self.findings]

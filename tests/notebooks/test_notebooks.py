@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -259,28 +261,29 @@ def test_presets_inject_as_files(small_arguments: list[str], tmp_path: Path) -> 
     assert "unknown parameter" not in done.stderr
 
 
-@pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
-def test_executed_notebooks_hold(path: Path) -> None:
-    """nbval runs the report's notebooks again: everything but timings and floats of this machine must be equal.
-
-    Needs the runs that `make report` leaves; without them this would take as long as the report.
-    """
-    study = find_outcomes(TINY, None, *(load_records(TINY.runs_dir, stage) for stage in ("pretrain", "finetune")))
-    if path.stem[:2] not in ("00", "01") and not all(outcome.is_finished for outcome in study):
-        pytest.skip("the runs of the tiny preset are not here: `make report` makes them")
-    assert all(cell.execution_count for cell in code_cells(path)), "nbval compares only cells that carry a count"
+def nbval(path: Path) -> subprocess.CompletedProcess:
     sanitize = PROJECT_ROOT / "tests" / "notebooks" / "sanitize.cfg"
-    command = [sys.executable, "-m", "pytest", "--nbval", str(path), f"--nbval-sanitize-with={sanitize}"]
-    command += [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--nbval-cell-timeout=400",
-        "-c",
-        "/dev/null",
-        f"--rootdir={PROJECT_ROOT}",
-    ]
-    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=550)
+    command = [sys.executable, "-m", "pytest", "--nbval", str(path), f"--nbval-sanitize-with={sanitize}", "-q"]
+    command += ["-p", "no:cacheprovider", "--nbval-cell-timeout=400", "-c", "/dev/null", f"--rootdir={PROJECT_ROOT}"]
+    return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=550)
+
+
+@pytest.fixture(scope="module")
+def compared() -> Iterator[dict[Path, Future]]:
+    """nbval on every page, two at a time. Without the runs that `make report` leaves it would take as long as that."""
+    study = find_outcomes(TINY, None, *(load_records(TINY.runs_dir, stage) for stage in ("pretrain", "finetune")))
+    finished = all(outcome.is_finished for outcome in study)
+    with ThreadPoolExecutor(2) as pool:
+        yield {path: pool.submit(nbval, path) for path in EXECUTED if finished or path.stem[:2] in ("00", "01")}
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
+def test_executed_notebooks_hold(path: Path, compared: dict[Path, Future]) -> None:
+    """nbval runs the report's notebooks again: everything but timings and floats of this machine must be equal."""
+    assert all(cell.execution_count for cell in code_cells(path)), "nbval compares only cells that carry a count"
+    if path not in compared:
+        pytest.skip("the runs of the tiny preset are not here: `make report` makes them")
+    done = compared[path].result()
     assert done.returncode == 0, done.stdout[-4000:]
     assert "passed" in done.stdout
 
@@ -303,10 +306,7 @@ def test_nbval_would_notice(tmp_path: Path) -> None:
     assert "1.3398" in text
     changed = tmp_path / "changed.ipynb"
     changed.write_text(text.replace("1.3398", "1.3399"))
-    sanitize = PROJECT_ROOT / "tests" / "notebooks" / "sanitize.cfg"
-    command = [sys.executable, "-m", "pytest", "--nbval", str(changed), f"--nbval-sanitize-with={sanitize}", "-q"]
-    command += ["-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={tmp_path}"]
-    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300)
+    done = nbval(changed)
     assert done.returncode == 1 and "1.3399" in done.stdout
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from concurrent.futures import Future
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -260,6 +262,22 @@ def notebook(path: Path, *cells) -> None:
     nbformat.write(nbformat.v4.new_notebook(cells=list(cells), metadata={"kernelspec": kernel}), path)
 
 
+class Inline:
+    """Stands for the pool of processes: does the work here, so that a test does not wait for their imports."""
+
+    def __init__(self, *_: object, **__: object) -> None: ...
+
+    def __enter__(self) -> Inline:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, work: Callable, *arguments: object) -> Future:
+        done: Future = Future()
+        done.set_result(work(*arguments))
+        return done
+
+
 @pytest.fixture
 def two_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of two notebooks that write when they were executed, and a study without runs."""
@@ -272,6 +290,7 @@ def two_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         notebook(source / f"{name}.ipynb", nbformat.v4.new_markdown_cell(f"# {name}"), parameters, work)
     monkeypatch.setattr(execute, "NOTEBOOKS", source)
     monkeypatch.setattr(execute, "_is_finished", lambda config: True)
+    monkeypatch.setattr(execute, "ProcessPoolExecutor", Inline)
     return source
 
 

@@ -243,3 +243,9 @@ def test_many_comparisons_do_not_contradict_by_chance() -> None:
         )
         contradicted += Claim("C", "", "", "", findings).verdict == "contradicted"
     assert contradicted / 2000 < 0.05
+
+
+def test_lists_of_one_value_compare_nothing() -> None:
+    config = CONFIG.replace(study_widths="512", study_depths="2", study_splits="80-20-0")
+    found = {claim.name: claim for claim in claims(config, study(config, noisy(1, 0.1)), ())}
+    assert [found[name].verdict for name in ("C4", "C5", "C6")] == ["not run"] * 3
