@@ -204,7 +204,12 @@ def test_study_notebooks(small_arguments: list[str], tmp_path: Path) -> None:
             "two figures are swapped",
             "over vanilla at the same rate",
         ),
-        "06_comparison": ("paper: 3ML_self-40%", "Budget of one seed", "What this study says of the paper", "not GLUE"),
+        "06_comparison": (
+            "paper: 3ML_self-40%",
+            "Budget of pre-training, one seed",
+            "What this study says of the paper",
+            "not GLUE",
+        ),
     }
     runs = 0
     for name, shown in expected.items():
