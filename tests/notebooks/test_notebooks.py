@@ -183,6 +183,7 @@ STUDY = {
     "random_baseline": False,
     "tasks": "word_order",
     "max_steps": 4,
+    "ablation_steps": 4,
     "study_mask_rates": "0.15,0.4",
     "study_depths": "1,2",
     "study_widths": "16",
