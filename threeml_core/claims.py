@@ -1,4 +1,4 @@
-"""The paper's claims, and what a study says of each by a rule that was fixed before any run. No torch.
+"""The paper's claims, and what a study says of each by a rule that no result can change. No torch.
 
 The rule. A claim is one or more comparisons; a comparison is a difference (or ratio) that the claim says lies in a
 range. Differences are paired by pre-training seed: both models of a pair have the same seed, hence the same order of
@@ -125,14 +125,12 @@ class Claim:
         name: C1 to C9.
         text: what it says.
         where: in the paper.
-        page: notebook that shows it.
         findings: its comparisons.
     """
 
     name: str
     text: str
     where: str
-    page: str
     findings: tuple[Finding, ...]
 
     @property
@@ -182,28 +180,24 @@ def claims(config: StudyConfig, outcomes: Sequence[Outcome], information: Iterab
             "C1",
             "Masking 40% beats 15% for the vanilla model.",
             "Figure 3, Table 3",
-            "06_comparison",
             (_scores(vanilla40, vanilla15, 0, math.inf),),
         ),
         Claim(
             "C2",
             "3ML_self at 40 and 50% loses nothing against the vanilla model.",
             "Figure 5, Table 3",
-            "06_comparison",
             tuple(_scores(model, vanilla40, -MARGIN, math.inf) for model in (self40, self50)),
         ),
         Claim(
             "C3",
             "3ML_self is better downstream than 3ML_cross.",
             "Tables 2 and 3",
-            "06_comparison",
             (_scores(self40, cross40, 0, math.inf),),
         ),
         Claim(
             "C4",
             "A shallow decoder is better downstream than a deep one.",
             "Table 2a",
-            "05_efficient_setting",
             tuple(
                 _scores(
                     look.ablation("Table 2a", architecture=a, decoder_num_hidden_layers=depth),
@@ -220,7 +214,6 @@ def claims(config: StudyConfig, outcomes: Sequence[Outcome], information: Iterab
             "C5",
             "The decoder's width hardly matters.",
             "Table 2b",
-            "05_efficient_setting",
             tuple(
                 _scores(
                     look.ablation("Table 2b", architecture=a, decoder_hidden_size=other),
@@ -238,7 +231,6 @@ def claims(config: StudyConfig, outcomes: Sequence[Outcome], information: Iterab
             "C6",
             "Unchanged tokens matter: 80-10-10 and 80-0-20 beat 100-0-0.",
             "Table 2c",
-            "05_efficient_setting",
             tuple(
                 _scores(
                     look.ablation("Table 2c", architecture=a, mask_split=split),
@@ -256,7 +248,6 @@ def claims(config: StudyConfig, outcomes: Sequence[Outcome], information: Iterab
             "C7",
             "The vanilla model has the lower perplexity, although it is no better downstream.",
             "Table 1",
-            "04_prerequisites",
             (
                 *(_perplexities(table1[a], table1["vanilla"]) for a in decoders),
                 _scores(self40, vanilla40, -MARGIN, math.inf),
@@ -266,14 +257,12 @@ def claims(config: StudyConfig, outcomes: Sequence[Outcome], information: Iterab
             "C8",
             "After its first block the decoder knows as much of the masked tokens as the vanilla model's last layer.",
             "Figure 4",
-            "07_mutual_information",
             tuple(_information(a, measured) for a in decoders),
         ),
         Claim(
             "C9",
             f"3ML_self at 50% needs fewer FLOPs ({_budgets()}), and the wall clock follows.",
             "Figure 5, Table 3",
-            "05_efficient_setting",
             (_fewer_flops(self50), _wall_clock(self50, vanilla15)),
         ),
     ]

@@ -146,9 +146,8 @@ def _finetune_jobs(
                 continue
             encoder = open_encoder(record.folder(config.runs_dir) / "encoder")
             of_run[seed] = []
-            for each in reversed(
-                chosen
-            ):  # of a job planned twice the last counts: Table 3's keeps what others start from
+            # of a job planned twice the last counts: Table 3's keeps the encoder that other tasks start from
+            for each in reversed(chosen):
                 if each.tasks not in settings:
                     settings[each.tasks] = make_setting(each, encoder, examples[each.tasks])
                 planned = plan_jobs(dataclasses.replace(settings[each.tasks], config=each, encoder=encoder))

@@ -241,7 +241,7 @@ def test_many_comparisons_do_not_contradict_by_chance() -> None:
         findings = tuple(
             Finding("w", "points", -0.5, 0.5, tuple(rng.gauss(0.5, 1) for _ in range(3))) for _ in range(6)
         )
-        contradicted += Claim("C", "", "", "", findings).verdict == "contradicted"
+        contradicted += Claim("C", "", "", findings).verdict == "contradicted"
     assert contradicted / 2000 < 0.05
 
 

@@ -13,6 +13,7 @@ from threeml_core import reporting
 from threeml_core.claims import claims
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import printed_values
+from threeml_core.reporting.comparison import measured
 from threeml_core.reporting.tables import Table
 from threeml_core.results import RunRecord
 from threeml_core.study import Outcome, find_outcomes, study_runs
@@ -45,8 +46,6 @@ def cells(table: Table, column: str, **where: str) -> list[str]:
 
 def test_intervals_in_cells() -> None:
     """Means over seeds ± half of Student's interval: 1, 2, 3 give 2 ± 2.48; one value stands alone."""
-    from threeml_core.reporting.comparison import measured
-
     assert measured([1, 2, 3], 2) == "2.00 ± 2.48"
     assert measured([0.5], 1, scale=100, sign=True) == "+50.0"
     assert measured([]) == "not run"

@@ -122,7 +122,7 @@ def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
     shown = [
         html.escape(seeds_statement(config).replace("`", "")),
         html.escape(plateau_note(outcomes)),
-        "The rule of the verdicts was fixed before any run: "
+        "The rule of the verdicts, which no result can change: "
         '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.',
     ]
     parts: list[Table | Figure] = [
