@@ -104,6 +104,11 @@ class StudyConfig:
     device: Optional[str] = parameter(None, "cpu | cuda | cuda:1; None: the first GPU if there is one")
     bf16: Optional[bool] = parameter(None, "bfloat16 autocast; None: on a GPU")
     torch_compile: Optional[bool] = parameter(None, "compile the model; None: on a GPU")
+    torch_compile_mode: str = parameter(
+        "default",
+        "of torch.compile: default | reduce-overhead (CUDA graphs) | max-autotune",
+        ("default", "reduce-overhead", "max-autotune"),
+    )
 
     # evaluation and records
     eval_mask_rate: float = parameter(0.4, "mask_rate of the one fixed corruption all models are validated on")

@@ -12,8 +12,8 @@ dropout and sparse embedding lookups are left out. The slips of the printed appe
 Two modes:
 
 * `paper`: real-valued token counts, n_en = (1 - 0.8r)n, and the factor 2 of the paper: reproduces printed figures.
-* `exact`: the integer counts that the corruption really draws, and the factor 3: what a step executes. Equal to
-  `torch.utils.flop_counter.FlopCounterMode` (tested).
+* `exact`: the integer counts that the corruption really draws, the factor 3, and the last decoder block of 3ML_self
+  at the predicted positions only: what a step executes. Equal to `torch.utils.flop_counter.FlopCounterMode` (tested).
 """
 
 from __future__ import annotations
@@ -44,6 +44,14 @@ def cross_block_flops(n_en: float, n_de: float, d_de: float) -> float:
     """
     cross_attention = 4 * n_en * d_de**2 + 4 * n_de * d_de**2 + 4 * n_en * n_de * d_de
     return block_flops(n_de, d_de) + cross_attention
+
+
+def last_block_flops(n: float, n_predicted: float, d: float) -> float:
+    """A self-attention block whose result is needed at `n_predicted` of its n tokens only, forward, FLOPs.
+
+    Keys and values of all tokens, everything else at the predicted ones; `block_flops(n, d)` where all are.
+    """
+    return 4 * n * d * d + 20 * n_predicted * d * d + 4 * n * n_predicted * d
 
 
 def prediction_flops(n_predicted: float, d_in: float, d_en: float, vocab: float) -> float:
@@ -101,12 +109,18 @@ def threeml_self_flops(
     l_de: int,
     vocab: float,
     intermediate: float | None = None,
+    mode: Mode = "paper",
 ) -> float:
-    """phi_3ML_self without 2bu: one block, forward, FLOPs. Source: eq. 3."""
+    """phi_3ML_self without 2bu: one block, forward, FLOPs. Source: eq. 3.
+
+    The appendix counts the last decoder block in full; `exact` counts what is executed, see `last_block_flops`.
+    """
+    n, n_last = counts.n, counts.n if mode == "paper" else counts.n_corrupted
     return (
         _projection_flops(counts.n_en, d_en, d_de)
         + l_en * block_flops(counts.n_en, d_en, intermediate)
-        + l_de * block_flops(counts.n, d_de)
+        + (l_de - 1) * block_flops(n, d_de)
+        + last_block_flops(n, n_last, d_de)
         + prediction_flops(counts.n_corrupted, d_de, d_en, vocab)
     )
 
@@ -150,7 +164,7 @@ def forward_flops(config: StudyConfig, mode: Mode = "paper", vocab: int | None =
     d_de, l_de = config.decoder_hidden_size, config.decoder_num_hidden_layers
     assert d_de is not None
     if config.architecture == "self":
-        return threeml_self_flops(counts, d_en, d_de, l_en, l_de, vocab, inner)
+        return threeml_self_flops(counts, d_en, d_de, l_en, l_de, vocab, inner, mode)
     head = config.visible_head if mode == "exact" else "separate"
     return threeml_cross_flops(counts, d_en, d_de, l_en, l_de, vocab, inner, head)
 

@@ -7,6 +7,7 @@ generator that is passed in, so the same generator gives the same batch.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import torch
 from torch import Tensor
@@ -128,6 +129,10 @@ class Masking:
         table[list(set(self.special_ids))] = False
         return table
 
+    def tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """`regular` and the ids it is true for, on a device; kept, as finding them would wait for a GPU."""
+        return _tables(self, device)
+
     def counts(self, n: int) -> tuple[int, int, int]:
         """Tokens masked, replaced and unchanged in a block of n (`exact`)."""
         return corruption_counts(n, self.mask_rate, self.mask_split)
@@ -147,6 +152,12 @@ class Masking:
             )
 
 
+@functools.lru_cache(maxsize=16)
+def _tables(masking: Masking, device: torch.device) -> tuple[Tensor, Tensor]:
+    regular = masking.regular().to(device)
+    return regular, regular.nonzero()[:, 0]
+
+
 def corrupt(blocks: Tensor, masking: Masking, generator: torch.Generator) -> CorruptedBatch | RaggedBatch:
     """Corrupt token blocks.
 
@@ -162,8 +173,7 @@ def corrupt(blocks: Tensor, masking: Masking, generator: torch.Generator) -> Cor
         ParameterError: a block has fewer regular tokens than are to be corrupted.
     """
     device = blocks.device
-    regular = masking.regular().to(device)
-    drawable = regular.nonzero()[:, 0]
+    regular, drawable = masking.tables(device)
     candidates = torch.ones_like(blocks, dtype=torch.bool) if masking.mask_special_tokens else regular[blocks]
     noise = torch.rand(blocks.shape, generator=generator, device=device).masked_fill(~candidates, 2.0)
     order = noise.argsort(1)

@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from threeml_core.checkpoint import (
 )
 from threeml_core.config import MODEL_NAMES, StudyConfig, identity_parameters, parse_arguments
 from threeml_core.data import PreparedData, prepare_data
-from threeml_core.data.blocks import batch_indices
+from threeml_core.data.blocks import batch_indices, widen
 from threeml_core.device import choose_device, describe_device, peak_memory, use_bf16
 from threeml_core.energy import energy_meter
 from threeml_core.errors import ParameterError, TrainingError, command_line
@@ -44,7 +45,7 @@ from threeml_core.evaluation import (
 )
 from threeml_core.files import atomic_file, exclusive, explain_full_disk
 from threeml_core.log import Log, print_line
-from threeml_core.masking import CorruptedBatch, Masking, RaggedBatch, corrupt
+from threeml_core.masking import IGNORE_INDEX, CorruptedBatch, RaggedBatch, corrupt
 from threeml_core.models import build_model
 from threeml_core.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 from threeml_core.results import (
@@ -62,15 +63,54 @@ from threeml_core.results import (
 STAGE = "pretrain"
 
 
-def batch_of(step: int, config: StudyConfig, data: PreparedData, masking: Masking) -> CorruptedBatch | RaggedBatch:
-    """The corrupted blocks of update `step` (from 0); a function of step and seed alone."""
-    index = batch_indices(len(data.train), config.batch_size, step, config.seed)
-    draw = np.random.SeedSequence((config.seed, step)).generate_state(2, np.uint32)
-    generator = torch.Generator().manual_seed(int(draw[0]) << 32 | int(draw[1]))
-    return corrupt(data.train[index], masking, generator)
+class Batches:
+    """The corrupted blocks of each update: a function of step, seed and kind of device alone.
+
+    On a CPU a batch is made when it is asked for, as a second thread would take its core from the training. On a GPU
+    a thread reads the next blocks into pinned memory as they are stored (16 bits a token), and they are copied and
+    corrupted on the device, without waiting for it.
+    """
+
+    AHEAD = 2
+    """Batches that are read before they are asked for."""
+
+    def __init__(self, config: StudyConfig, data: PreparedData, device: torch.device) -> None:
+        self.config, self.data, self.device = config, data, device
+        self.masking = masking_of(config, data)
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="batches") if device.type != "cpu" else None
+        self._reading: dict[int, Future[torch.Tensor]] = {}
+
+    def __getitem__(self, step: int) -> CorruptedBatch | RaggedBatch:
+        """The blocks of update `step` (from 0), corrupted, on the device."""
+        blocks = widen(self._stored(step).to(self.device, non_blocking=True))
+        draw = np.random.SeedSequence((self.config.seed, step)).generate_state(2, np.uint32)
+        generator = torch.Generator(self.device).manual_seed(int(draw[0]) << 32 | int(draw[1]))
+        return corrupt(blocks, self.masking, generator)
+
+    def _stored(self, step: int) -> torch.Tensor:
+        if self._reader is None:
+            return self._read(step)
+        for ahead in range(step, step + 1 + self.AHEAD):
+            if ahead not in self._reading and ahead < max(step + 1, self.config.max_steps):
+                self._reading[ahead] = self._reader.submit(self._read, ahead)
+        blocks = self._reading.pop(step).result()
+        self._reading = {ahead: found for ahead, found in self._reading.items() if ahead > step}
+        return blocks
+
+    def _read(self, step: int) -> torch.Tensor:
+        config = self.config
+        blocks = self.data.train.stored(batch_indices(len(self.data.train), config.batch_size, step, config.seed))
+        return blocks.pin_memory() if self.device.type == "cuda" else blocks
 
 
-def loss_of(model: torch.nn.Module, batch: CorruptedBatch | RaggedBatch, count: int) -> torch.Tensor:
+def count_of(batch: CorruptedBatch | RaggedBatch) -> int | torch.Tensor:
+    """Corrupted tokens of a batch; a tensor where their number differs from batch to batch."""
+    if isinstance(batch, CorruptedBatch):
+        return len(batch.input_ids) * sum(batch.kind_sizes.values())
+    return (batch.labels != IGNORE_INDEX).sum()
+
+
+def loss_of(model: torch.nn.Module, batch: CorruptedBatch | RaggedBatch, count: int | torch.Tensor) -> torch.Tensor:
     """Sum of cross-entropies over the batch divided by `count`, the corrupted tokens of the whole update."""
     if isinstance(batch, CorruptedBatch):
         return model(corrupted=batch, num_items_in_batch=count).loss
@@ -82,7 +122,7 @@ class Trainer:
 
     def __init__(self, config: StudyConfig, data: PreparedData, device: torch.device) -> None:
         self.config, self.data, self.device = config, data, device
-        self.masking = masking_of(config, data)
+        self.batches = Batches(config, data, device)
         torch.manual_seed(config.seed)
         self.model = build_model(config, data.vocab_size, **data.token_ids)
         self.model.to(device=device)  # type: ignore[call-arg]
@@ -92,24 +132,34 @@ class Trainer:
         self.bf16, self.compiled = precision_of(config, device)
         self._forward: torch.nn.Module = self.model
         if self.compiled:
-            self._forward = torch.compile(self.model, dynamic=False)  # type: ignore[assignment]
+            # rows of unequal counts take Hugging Face's own way through the encoder, which looks at the mask's values
+            whole = config.mask_counts == "exact"
+            self._forward = torch.compile(  # type: ignore[assignment]
+                self.model, dynamic=False, fullgraph=whole, mode=config.torch_compile_mode
+            )
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """bfloat16 if the run uses it."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
-    def update(self) -> torch.Tensor:
-        """Do one update; its loss in nats, still on the device."""
-        config, step = self.config, self.state.step
+    def next_batch(self) -> CorruptedBatch | RaggedBatch:
+        """The batch of the next update."""
+        return self.batches[self.state.step]
+
+    def update(self, batch: CorruptedBatch | RaggedBatch | None = None) -> torch.Tensor:
+        """Do one update, with the next batch if none is given; its loss in nats, still on the device."""
+        config = self.config
         set_learning_rate(self.optimizer, self.learning_rate())
-        batch = batch_of(step, config, self.data, self.masking)
-        count = int((batch.labels != -100).sum())
+        batch = self.next_batch() if batch is None else batch
+        count = count_of(batch)
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.device)
         assert config.micro_batch_size is not None
         for part in batch.split(config.micro_batch_size):
+            if self.compiled:
+                torch.compiler.cudagraph_mark_step_begin()
             with self.autocast():
-                loss = loss_of(self._forward, part.to(self.device), count)
+                loss = loss_of(self._forward, part, count)
             loss.backward()
             total += loss.detach()
         if config.max_grad_norm > 0:

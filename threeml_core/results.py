@@ -16,10 +16,10 @@ from typing import Any
 from threeml_core.errors import DamagedFileError
 from threeml_core.files import PROJECT_ROOT, fingerprint, project_path, sha256_file, write_json
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised when the code would give another result for the same identity, or the record's fields change meaning."""
 
-STAGES = ("pretrain", "baseline", "finetune", "mutual_information")
+STAGES = ("pretrain", "baseline", "finetune", "mutual_information", "benchmark")
 """Folders below `runs_dir` that hold runs."""
 
 

@@ -100,7 +100,7 @@ def test_positions_are_robertas_own() -> None:
     """What pre-training calls position i is what RoBERTa gives token i at fine-tuning."""
     _, model = make("vanilla")
     ids = batch_of().input_ids
-    with_ours = model._encode(ids, model._positions(torch.arange(N))[None])
+    with_ours = model.encoder(ids, position_ids=model._positions(torch.arange(N))[None]).last_hidden_state
     assert torch.equal(with_ours, model.encoder(ids).last_hidden_state)
 
 

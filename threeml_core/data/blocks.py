@@ -122,7 +122,16 @@ class TokenBlocks:
 
     def __getitem__(self, index: np.ndarray | slice) -> torch.Tensor:
         """(k, n) int64 token ids of the blocks at `index`."""
-        return torch.from_numpy(self._map()[index].astype(np.int64))
+        return widen(self.stored(index))
+
+    def stored(self, index: np.ndarray | slice) -> torch.Tensor:
+        """(k, n) the blocks at `index` as they are stored, in torch's signed type of that size; see `widen`."""
+        return torch.from_numpy(np.array(self._map()[index]).view(f"int{8 * np.dtype(self.dtype).itemsize}"))
+
+
+def widen(stored: torch.Tensor) -> torch.Tensor:
+    """Token ids as `TokenBlocks.stored` gives them -> int64, on any device."""
+    return stored.to(torch.int64).bitwise_and_(2 ** (8 * stored.element_size()) - 1)
 
 
 def epoch_order(n_blocks: int, seed: int, epoch: int) -> np.ndarray:

@@ -28,6 +28,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from threeml_core.config import StudyConfig
 from threeml_core.masking import CorruptedBatch
+from threeml_core.models.blocks import cross_block, encode, runs_through_blocks, self_block, take
 from threeml_core.models.configuration import (
     ThreeMLConfig,
     ThreeMLCrossConfig,
@@ -36,9 +37,28 @@ from threeml_core.models.configuration import (
 )
 
 
-def take(hidden: Tensor, idx: Tensor) -> Tensor:
-    """(batch, n, d) at positions (batch, k) -> (batch, k, d)."""
-    return hidden.gather(1, idx[..., None].expand(-1, -1, hidden.shape[-1]))
+GPU_VOCABULARY_MULTIPLE = 64
+"""A matrix product whose width is no multiple of this keeps a GPU's tensor cores waiting."""
+
+
+def padded_logits(transformed: Tensor, weight: Tensor, bias: Tensor, multiple: int) -> Tensor:
+    """Logits over a vocabulary filled up to a multiple, with -inf at what is added.
+
+    Softmax and cross-entropy are those of the vocabulary itself, and the padding is no parameter: nothing of it is
+    trained, saved or exported.
+
+    Args:
+        transformed: (..., d_en).
+        weight: (vocab, d_en).
+        bias: (vocab,).
+        multiple: of the vocabulary; 1: nothing is added.
+
+    Returns:
+        (..., vocab + added).
+    """
+    if added := -len(weight) % multiple:
+        weight, bias = F.pad(weight, (0, 0, 0, added)), F.pad(bias, (0, added), value=-torch.inf)
+    return F.linear(transformed, weight, bias)
 
 
 class PredictionTransform(nn.Module):
@@ -114,12 +134,15 @@ class _Base(PreTrainedModel):
         return real.cumsum(1) * real + self.config.encoder.pad_token_id
 
     def _logits(self, transformed: Tensor) -> Tensor:
-        """(..., d_en) -> (..., vocab), with the word embedding as the matrix."""
+        """(..., d_en) -> (..., vocab), with the word embedding as the matrix; on a GPU padded, see `padded_logits`."""
         embedding = cast(nn.Embedding, self.get_input_embeddings())
-        return F.linear(transformed, embedding.weight, self.head_bias)
+        multiple = GPU_VOCABULARY_MULTIPLE if transformed.device.type == "cuda" else 1
+        return padded_logits(transformed, embedding.weight, self.head_bias, multiple)
 
     def _encode(self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """(batch, k) -> (batch, k, d_en)."""
+        if attention_mask is None and runs_through_blocks(self.encoder):
+            return encode(self.encoder, input_ids, positions)
         return self.encoder(input_ids, attention_mask=attention_mask, position_ids=positions).last_hidden_state
 
     def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
@@ -185,7 +208,7 @@ class _Base(PreTrainedModel):
             total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
             count = (targets != -100).sum() if num_items_in_batch is None else num_items_in_batch
             loss = total / count
-        return MaskedLMOutput(loss=loss, logits=logits)
+        return MaskedLMOutput(loss=loss, logits=logits[..., : self.config.vocab_size])
 
 
 class VanillaForMaskedLM(_Base):
@@ -318,8 +341,11 @@ class ThreeMLSelfForMaskedLM(_WithDecoder):
         return hidden + self.decoder_positions(positions)
 
     def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
-        hidden = self._decode(self._decoder_input(batch))
-        return self._logits(self.head(self.decoder_norm(take(hidden, batch.corrupted_idx))))
+        hidden, predicted = self._decoder_input(batch), batch.corrupted_idx
+        for layer in self.decoder_layers[:-1]:
+            hidden = self_block(layer, hidden)
+        hidden = self_block(self.decoder_layers[-1], hidden, predicted)
+        return self._logits(self.head(self.decoder_norm(hidden)))
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
         """Layer 0 is the decoder's input, then one for each decoder block. See `_Base.mask_states`."""
@@ -377,7 +403,7 @@ class ThreeMLCrossForMaskedLM(_WithDecoder):
         memory = self.projection(hidden)
         queries = self._queries(batch)
         for layer in self.decoder_layers:
-            queries = layer(queries, memory)
+            queries = cross_block(layer, queries, memory)
         # a visible token's slot among the kept ones is its position minus the [MASK]s before it
         visible = batch.visible_idx
         slots = visible - (batch.mask_idx[:, None, :] < visible[:, :, None]).sum(2)
