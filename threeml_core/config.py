@@ -180,6 +180,21 @@ class StudyConfig:
     plan_only: bool = parameter(False, "04 to 06: print the runs and their cost, show what is there, do none")
     workers: int = parameter(1, "04 to 06: processes at once, the cores divided among them; 1: none but this")
 
+    # benchmark (08_performance, threeml_core.benchmark); nothing here changes a result
+    benchmark_parts: str = parameter(
+        "all", "what is measured: all | speed, breakdown, memory, scaling, preparation, joined with commas"
+    )
+    benchmark_arms: str = parameter(
+        "all",
+        "models compared: all | hf, hf_bare, vanilla, self, cross, joined with commas; vanilla-15% is always there",
+    )
+    benchmark_rates: str = parameter("0.4,0.5", "mask rates of the models compared with vanilla-15%")
+    benchmark_rounds: int = parameter(25, "rounds in which every model takes its turn")
+    benchmark_megabytes: int = parameter(20, "text that both ways of preparing data are given; MB")
+
+    # report
+    pages: str = parameter("all", "notebooks of the report: all | their numbers joined with commas, such as '00,08'")
+
     # cost plan (00_cost_model); nothing here changes a result
     gpu_name: str = parameter("H100 SXM", "the GPU of the plan, a label")
     gpu_tflops: float = parameter(989.0, "its dense bf16 peak; TFLOP/s")
@@ -318,11 +333,30 @@ STUDY_PARAMETERS = (
 )
 """What decides which runs a study has, and how they are done."""
 
+BENCHMARK_GRIDS = {"benchmark_rates": float}
+"""Lists of numbers of the benchmark, and the type of their items."""
+
+BENCHMARK_PARTS = ("speed", "breakdown", "memory", "scaling", "preparation")
+BENCHMARK_ARMS = ("hf", "hf_bare", *ARCHITECTURES)
+
+BENCHMARK_PARAMETERS = (
+    "benchmark_parts",
+    "benchmark_arms",
+    *BENCHMARK_GRIDS,
+    "benchmark_rounds",
+    "benchmark_megabytes",
+)
+"""What decides a benchmark, given the geometry."""
+
+_LISTS = {**GRID_PARAMETERS, **STUDY_GRIDS, **BENCHMARK_GRIDS}
+
 _NO_EFFECT_ON_RESULT = {
     *DATA_PARAMETERS,  # stand in the identity through the fingerprint of the data
     *FINETUNE_PARAMETERS,  # come after pre-training
     *INFORMATION_PARAMETERS,
     *STUDY_PARAMETERS,
+    *BENCHMARK_PARAMETERS,
+    "pages",
     "preset",
     "runs_dir",
     "device",
@@ -401,16 +435,30 @@ def parse_grid(name: str, text: str) -> tuple[Any, ...]:
     Raises:
         ParameterError: not positive numbers of the right type, or one stands there twice.
     """
-    kind = {**GRID_PARAMETERS, **STUDY_GRIDS}[name]
+    kind = _LISTS[name]
     try:
         values = tuple(kind(part) for part in text.split(","))
     except ValueError:
         values = ()
     if not values or min(values) <= 0 or not all(map(math.isfinite, values)) or len(set(values)) < len(values):
-        rates = "mask rates such as '0.15,0.4'" if name in STUDY_GRIDS else "learning rates such as '1e-5,3e-5'"
+        rates = "mask rates such as '0.15,0.4'" if name not in GRID_PARAMETERS else "learning rates such as '1e-5,3e-5'"
         what = rates if kind is float else "whole numbers such as '16,32'"
         raise ParameterError(f"{name}={text!r}: expected {what}, each above 0 and given once")
     return values
+
+
+def parse_names(name: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """`"speed,memory"` -> ("speed", "memory"), in the order of `known`; `all` is all of them.
+
+    Raises:
+        ParameterError: a name that is not known, or one stands there twice.
+    """
+    if text == "all":
+        return known
+    parts = [part.strip() for part in text.split(",")]
+    if not set(parts) <= set(known) or len(set(parts)) < len(parts):
+        raise ParameterError(f"{name}={text!r}: expected 'all' or some of {', '.join(known)}, each once")
+    return tuple(part for part in known if part in parts)
 
 
 def parse_layers(text: str) -> tuple[int, ...] | None:
@@ -463,6 +511,8 @@ def _check(c: StudyConfig) -> None:
         "seeds",
         "pretrain_seeds",
         "workers",
+        "benchmark_rounds",
+        "benchmark_megabytes",
         "states_per_layer",
         "top_tokens",
         "kmeans_seeds",
@@ -499,8 +549,10 @@ def _check(c: StudyConfig) -> None:
         not (c.random_baseline and (c.checkpoint or "").startswith("random:")),
         f"checkpoint={c.checkpoint!r} is random already: leave random_baseline out, or give the trained checkpoint",
     )
-    for name in (*GRID_PARAMETERS, *STUDY_GRIDS):
+    for name in _LISTS:
         parse_grid(name, getattr(c, name))
+    parse_names("benchmark_parts", c.benchmark_parts, BENCHMARK_PARTS)
+    parse_names("benchmark_arms", c.benchmark_arms, BENCHMARK_ARMS)
     for split in c.study_splits.split(","):
         parse_mask_split(split.strip())
     for name in ("study_steps", "ablation_steps", "ablation_seeds"):
@@ -563,7 +615,7 @@ def _coerce(name: str, value: Any, where: str) -> Any:
     if optional and (value is None or isinstance(value, str) and value.lower() in ("none", "null")):
         return None
     wrong = ParameterError(f"{name}={value!r}{where}: expected {kind.__name__}{' or None' if optional else ''}")
-    if name in (*GRID_PARAMETERS, *STUDY_GRIDS, "state_layers"):  # papermill turns `-p finetune_epochs 3` into a number
+    if name in (*_LISTS, "state_layers"):  # papermill turns `-p finetune_epochs 3` into a number
         items = value if isinstance(value, list) else [value]
         if items and all(isinstance(item, (int, float, str)) and not isinstance(item, bool) for item in items):
             return ",".join(str(item) for item in items)

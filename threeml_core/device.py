@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import resource
 import sys
 from typing import Any
@@ -10,6 +11,9 @@ import torch
 
 from threeml_core.config import StudyConfig
 from threeml_core.errors import ParameterError
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_LARGEST_BLOCK = 2**30
 
 
 def choose_device(config: StudyConfig) -> torch.device:
@@ -33,6 +37,19 @@ def use_bf16(config: StudyConfig, device: torch.device) -> bool:
     if config.bf16 is not None:
         return config.bf16
     return device.type == "cuda" and torch.cuda.is_bf16_supported()
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep what a step frees for the next one; elsewhere nothing happens.
+
+    By default it gives large blocks back to the system, which hands them out again page by page, zeroed: up to
+    80,000 page faults a step. The process's memory stays at its peak, which the next step needs again anyway.
+    """
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+        if mallopt is not None:  # not glibc: no harm
+            for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+                mallopt(option, _LARGEST_BLOCK)
 
 
 def reset_peak_memory(device: torch.device) -> None:

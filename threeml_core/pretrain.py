@@ -31,7 +31,7 @@ from threeml_core.checkpoint import (
 from threeml_core.config import MODEL_NAMES, StudyConfig, identity_parameters, parse_arguments
 from threeml_core.data import PreparedData, prepare_data
 from threeml_core.data.blocks import batch_indices, widen
-from threeml_core.device import choose_device, describe_device, peak_memory, use_bf16
+from threeml_core.device import choose_device, describe_device, keep_freed_memory, peak_memory, use_bf16
 from threeml_core.energy import energy_meter
 from threeml_core.errors import ParameterError, TrainingError, command_line
 from threeml_core.evaluation import (
@@ -123,6 +123,7 @@ class Trainer:
     def __init__(self, config: StudyConfig, data: PreparedData, device: torch.device) -> None:
         self.config, self.data, self.device = config, data, device
         self.batches = Batches(config, data, device)
+        keep_freed_memory()
         torch.manual_seed(config.seed)
         self.model = build_model(config, data.vocab_size, **data.token_ids)
         self.model.to(device=device)  # type: ignore[call-arg]

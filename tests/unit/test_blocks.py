@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.unit.test_models import N, VARIANTS, VOCAB, batch_of, make
+from tests.unit.test_models import VARIANTS, VOCAB, N, batch_of, make
 from threeml_core.config import ARCHITECTURES
 from threeml_core.models import blocks
-from threeml_core.models.blocks import attend, cross_block, encode, self_block, take
-from threeml_core.models.dropout import dropout, dropout_add, keep_mask, rounded_rate
+from threeml_core.models.attention import attend
+from threeml_core.models.blocks import cross_block, encode, self_block, take
+from threeml_core.models.dropout import TILE, dropout, dropout_add, keep_mask
 from threeml_core.models.modeling import padded_logits
 
 
@@ -72,33 +73,39 @@ def test_training_runs_no_stock_block(architecture: str, layer_norm: str) -> Non
 
 
 def test_dropout_statistics() -> None:
-    """Rate, scale, and independence: of neighbours (one random word makes four decisions) and of calls."""
+    """Rate, scale, and independence: of neighbours (one random word makes eight decisions) and of calls."""
     torch.manual_seed(0)
     size, p = 1_000_000, 0.1
     x = torch.ones(1000, 1000, requires_grad=True)
     y = dropout(x, p)
     kept = (y != 0).float()
     assert kept.mean().item() == pytest.approx(1 - p, abs=4 * math.sqrt(p * (1 - p) / size))
-    assert y[y != 0].unique().tolist() == pytest.approx([1 / (1 - rounded_rate(p))])
+    assert y[y != 0].unique().tolist() == pytest.approx([1 / (1 - p)])
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())  # the gradient goes where the value went, at the same scale
     again = (dropout(x, p) != 0).float().flatten()
     flat = kept.flatten()
-    for shifted in (*(flat.roll(k) for k in (1, 2, 3, 4, 5, 8, 1000)), again):
+    for shifted in (*(flat.roll(k) for k in (1, 2, 3, 7, 8, 9, 1000, TILE)), again):
         correlation = ((flat - 1 + p) * (shifted - 1 + p)).mean() / (p * (1 - p))
         assert abs(correlation.item()) < 4 / math.sqrt(size)
     rows = kept.sum(1)  # binomial: its variance, not only its mean
     assert rows.var().item() == pytest.approx(1000 * p * (1 - p), rel=4 * math.sqrt(2 / 1000))
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 1e-3])
-def test_dropout_rate_is_rounded_to_16_bits_and_stays_unbiased(p: float) -> None:
-    assert abs(rounded_rate(p) - p) <= 2**-17
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 1e-3, 0.99])
+def test_dropout_rate_is_exact(p: float) -> None:
+    """Within what ten million decisions can tell, although a byte knows only multiples of 1/256."""
     torch.manual_seed(1)
-    count = 400_003  # no multiple of four
+    count, calls = 100_003, 100  # no multiple of eight
+    means = torch.stack([keep_mask(torch.Size([count]), p).float().mean() for _ in range(calls)])
+    assert means.mean().item() == pytest.approx(1 - p, abs=4 * math.sqrt(p * (1 - p) / (count * calls)) + 1e-6)
     mask = keep_mask(torch.Size([count]), p)
-    assert mask.shape == (count,) and mask.dtype == torch.bool
-    assert mask.float().mean().item() == pytest.approx(1 - p, abs=4 * math.sqrt(p * (1 - p) / count))
+    assert mask.shape == (count,) and set(mask.unique().tolist()) <= {0, 1}
+
+
+def test_dropout_above_the_largest_threshold_is_torchs() -> None:
+    x = torch.ones(100_000)
+    assert (dropout(x, 0.999) != 0).sum() < 300
 
 
 def test_dropout_follows_torchs_seed() -> None:
@@ -126,6 +133,26 @@ def test_dropout_with_the_residual_sum() -> None:
     assert torch.equal(dropout_add(residual, x, 0.0), residual + x) and dropout(x, 0.0) is x
 
 
+def test_attention_with_dropout_has_the_gradient_of_its_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against autograd through the formula with the same mask."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, n, 8, requires_grad=True) for n in (5, 9, 9))
+    mask = keep_mask(torch.Size([4, 5, 9]), 0.3)
+    monkeypatch.setattr("threeml_core.models.attention.keep_mask", lambda *_: mask)
+    q, k, v = (x.view(2, -1, 2, 4).transpose(1, 2) for x in (query, key, value))
+    weights = (q @ k.mT / 2).softmax(-1) * mask.view(2, 2, 5, 9) / 0.7
+    expected = (weights @ v).transpose(1, 2).reshape(2, 5, 8)
+    found = attend(query, key, value, 2, 0.3)
+    assert torch.allclose(found, expected, atol=1e-6)
+    outer = torch.randn_like(found)
+    for a, b in zip(
+        torch.autograd.grad(expected, (query, key, value), outer),
+        torch.autograd.grad(found, (query, key, value), outer),
+        strict=True,
+    ):
+        assert torch.allclose(a, b, atol=1e-6)
+
+
 def test_attention_dropout_is_unbiased_and_off_in_evaluation() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, n, 8) for n in (5, 9, 9))
@@ -146,6 +173,7 @@ def test_dropout_is_where_the_stock_modules_have_it(architecture: str, monkeypat
     model.train()
     ours: list[tuple[float, int]] = []
     monkeypatch.setattr(blocks, "dropout", lambda x, p: ours.append((p, x.numel())) or x)
+    monkeypatch.setattr(blocks, "attend", lambda q, k, v, heads, p: ours.append((p, q.numel())) or q)
     monkeypatch.setattr(blocks, "dropout_add", lambda r, x, p: ours.append((p, x.numel())) or r + x)
     batch = batch_of()
     model(corrupted=batch)
@@ -184,7 +212,9 @@ def test_padding_the_vocabulary_leaves_no_trace(architecture: str, monkeypatch: 
         "threeml_core.models.modeling.padded_logits", lambda x, weight, bias, _: padded_logits(x, weight, bias, 64)
     )
     padded = model(corrupted=batch)
-    assert padded.logits.shape == plain.logits.shape and padded.loss.item() == pytest.approx(plain.loss.item(), rel=1e-6)
+    assert padded.logits.shape == plain.logits.shape and padded.loss.item() == pytest.approx(
+        plain.loss.item(), rel=1e-6
+    )
     assert (padded.logits - plain.logits).abs().max() < 1e-6
     assert model.encoder.get_input_embeddings().weight.shape[0] == VOCAB
 

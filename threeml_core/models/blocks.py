@@ -4,7 +4,7 @@ Hugging Face's and torch's modules stay what is built, initialised, saved and ex
 `forward` costs more than it needs to. The same computation here:
 
 * query, key and value in one matrix product (their parameters are joined for it, and stay three);
-* dropout by random words on a CPU (see `dropout`), in one pass with the residual sum;
+* dropout by random bytes on a CPU (see `dropout`), in one pass with the residual sum;
 * the last decoder block at the predicted positions only: keys and values of all, queries and FFN of those.
 
 The ordinary `forward` of the models runs through the stock modules, and the two are compared in tests.
@@ -12,12 +12,15 @@ The ordinary `forward` of the models runs through the stock modules, and the two
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.models.roberta.modeling_roberta import RobertaModel
 from transformers.models.roberta_prelayernorm.modeling_roberta_prelayernorm import RobertaPreLayerNormModel
 
+from threeml_core.models.attention import attend
 from threeml_core.models.dropout import dropout, dropout_add
 
 
@@ -26,25 +29,13 @@ def take(hidden: Tensor, idx: Tensor) -> Tensor:
     return hidden.gather(1, idx[..., None].expand(-1, -1, hidden.shape[-1]))
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, p: float) -> Tensor:
-    """Softmax attention, dropout on its weights: (batch, n_q, d), (batch, n_k, d) twice -> (batch, n_q, d)."""
-    query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
-    if p and query.device.type == "cpu" and not torch.compiler.is_compiling():
-        # torch's own kernel with dropout is the same products, with its serial dropout between
-        weights = torch.matmul(query * query.shape[-1] ** -0.5, key.transpose(2, 3)).softmax(-1)
-        context = torch.matmul(dropout(weights, p), value)
-    else:
-        context = F.scaled_dot_product_attention(query, key, value, dropout_p=p)
-    return context.transpose(1, 2).flatten(2)
-
-
-def runs_through_blocks(encoder: nn.Module) -> bool:
+def runs_through_blocks(encoder: Any) -> bool:
     """Is it an encoder that `encode` knows? Any other, or one that recomputes its states, runs by itself."""
     known = type(encoder) in (RobertaModel, RobertaPreLayerNormModel)
     return known and not encoder.gradient_checkpointing
 
 
-def encode(encoder: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
+def encode(encoder: Any, input_ids: Tensor, positions: Tensor) -> Tensor:
     """A RoBERTa encoder over unpadded sequences: (batch, k) twice (positions may be (1, k)) -> (batch, k, d_en)."""
     embeddings = encoder.embeddings
     types = embeddings.token_type_embeddings.weight[0]
@@ -55,7 +46,7 @@ def encode(encoder: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
     return encoder.LayerNorm(hidden) if isinstance(encoder, RobertaPreLayerNormModel) else hidden
 
 
-def _encoder_block(layer: nn.Module, hidden: Tensor) -> Tensor:
+def _encoder_block(layer: Any, hidden: Tensor) -> Tensor:
     own, out, inner = layer.attention.self, layer.attention.output, layer.intermediate
     norms_first = hasattr(inner, "LayerNorm")
     x = layer.attention.LayerNorm(hidden) if norms_first else hidden
@@ -70,13 +61,13 @@ def _encoder_block(layer: nn.Module, hidden: Tensor) -> Tensor:
     return hidden if norms_first else layer.output.LayerNorm(hidden)
 
 
-def self_block(layer: nn.TransformerEncoderLayer, hidden: Tensor, at: Tensor | None = None) -> Tensor:
+def self_block(layer: Any, hidden: Tensor, at: Tensor | None = None) -> Tensor:
     """A block of 3ML_self's decoder: (batch, n, d_de) -> (batch, n, d_de), or (batch, k, d_de) at (batch, k)."""
     hidden = _self_attention(layer, hidden, at)
     return _feed_forward(layer, hidden, layer.norm2, layer.dropout2)
 
 
-def cross_block(layer: nn.TransformerDecoderLayer, hidden: Tensor, memory: Tensor) -> Tensor:
+def cross_block(layer: Any, hidden: Tensor, memory: Tensor) -> Tensor:
     """A block of 3ML_cross's decoder: (batch, n_de, d_de), memory (batch, n_en, d_de) -> (batch, n_de, d_de)."""
     hidden = _self_attention(layer, hidden)
     attention, d = layer.multihead_attn, hidden.shape[-1]
@@ -89,9 +80,7 @@ def cross_block(layer: nn.TransformerDecoderLayer, hidden: Tensor, memory: Tenso
     return _feed_forward(layer, hidden, layer.norm3, layer.dropout3)
 
 
-def _self_attention(
-    layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, hidden: Tensor, at: Tensor | None = None
-) -> Tensor:
+def _self_attention(layer: Any, hidden: Tensor, at: Tensor | None = None) -> Tensor:
     attention, d = layer.self_attn, hidden.shape[-1]
     weight, bias = attention.in_proj_weight, attention.in_proj_bias
     x = layer.norm1(hidden) if layer.norm_first else hidden
@@ -105,9 +94,7 @@ def _self_attention(
     return hidden if layer.norm_first else layer.norm1(hidden)
 
 
-def _feed_forward(
-    layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, hidden: Tensor, norm: nn.LayerNorm, drop: nn.Dropout
-) -> Tensor:
+def _feed_forward(layer: Any, hidden: Tensor, norm: nn.LayerNorm, drop: nn.Dropout) -> Tensor:
     x = norm(hidden) if layer.norm_first else hidden
     x = layer.linear2(layer.activation(layer.linear1(x)))
     hidden = dropout_add(hidden, x, _rate(drop))

@@ -36,7 +36,6 @@ from threeml_core.models.configuration import (
     VanillaConfig,
 )
 
-
 GPU_VOCABULARY_MULTIPLE = 64
 """A matrix product whose width is no multiple of this keeps a GPU's tensor cores waiting."""
 

@@ -1,0 +1,196 @@
+"""The arms of the comparison: Hugging Face as shipped, its bare loop, and this package's three models.
+
+All train on the same blocks with the same optimizer and dropout, in the same precision; a step is one update.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling
+
+from threeml_core import flops
+from threeml_core.config import BENCHMARK_ARMS, MODEL_NAMES, StudyConfig, parse_grid, parse_names
+from threeml_core.data import PreparedData
+from threeml_core.models import build_model
+from threeml_core.optim import make_optimizer
+from threeml_core.pretrain import Batches, Trainer, precision_of
+
+BASELINE = "vanilla-15"
+"""The arm that 3ML is measured against, there twice: the second shows the noise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """What is compared.
+
+    Attributes:
+        name: short and unique.
+        label: for tables.
+        kind: `ours`, `hf` (as run_mlm trains it) or `hf_bare`.
+        config: geometry, architecture and mask rate.
+    """
+
+    name: str
+    label: str
+    kind: str
+    config: StudyConfig
+
+    def step_flops(self, vocab: int) -> float:
+        """Executed by an update: three forward passes of every block, by the exact formula of Appendix C.
+
+        Hugging Face's head runs at every position.
+        """
+        c = self.config
+        forward = flops.forward_flops(c, "exact", vocab)
+        if self.kind != "ours":
+            every = flops.TokenCounts(c.sequence_length, c.sequence_length, 0)
+            forward = flops.vanilla_flops(every, c.hidden_size, c.num_hidden_layers, vocab, c.intermediate_size)
+        return flops.training_flops(forward, c.batch_size, 1, "exact")
+
+
+def arms_of(config: StudyConfig) -> list[Arm]:
+    """The arms that the parameters ask for, vanilla at 15% among them.
+
+    Hugging Face's two have the first of `benchmark_rates`; their cost does not depend on it.
+    """
+    wanted = parse_names("benchmark_arms", config.benchmark_arms, BENCHMARK_ARMS)
+    rates = parse_grid("benchmark_rates", config.benchmark_rates)
+
+    def ours(architecture: str, rate: float) -> Arm:
+        name = f"{architecture}-{rate * 100:g}"
+        changed = config.replace(architecture=architecture, mask_rate=rate)
+        return Arm(name, f"{MODEL_NAMES[architecture]}-{rate:.0%}", "ours", changed)
+
+    vanilla = config.replace(architecture="vanilla", mask_rate=rates[0])
+    arms = [Arm("hf", f"Hugging Face, run_mlm, {rates[0]:.0%}", "hf", vanilla)] if "hf" in wanted else []
+    if "hf_bare" in wanted:
+        arms.append(Arm("hf_bare", f"Hugging Face, bare loop, {rates[0]:.0%}", "hf_bare", vanilla))
+    arms.append(ours("vanilla", 0.15))
+    arms += [
+        ours(a, r) for a in ("vanilla", "self", "cross") if a in wanted for r in rates if (a, r) != ("vanilla", 0.15)
+    ]
+    return arms
+
+
+def with_vocabulary(data: PreparedData, config: StudyConfig) -> PreparedData:
+    """The same text for models of `config.vocab_size` tokens, where the tokenizer has fewer.
+
+    A small text gives a small vocabulary; the cost of the head is that of the vocabulary asked for.
+    """
+    size = max(config.vocab_size, data.vocab_size)
+    return dataclasses.replace(data, meta={**data.meta, "vocab_size": size})
+
+
+class OursRunner:
+    """An arm of this package: `Trainer` itself."""
+
+    def __init__(self, arm: Arm, data: PreparedData, device: torch.device) -> None:
+        self.trainer = Trainer(arm.config, data, device)
+        self.model = self.trainer.model
+
+    def batch(self) -> Any:
+        """Read and corrupt the blocks of the next update."""
+        return self.trainer.next_batch()
+
+    def step(self, batch: Any) -> Tensor:
+        """One update."""
+        return self.trainer.update(batch)
+
+
+class HuggingFaceRunner:
+    """`RobertaForMaskedLM` with the encoder's configuration, trained as run_mlm does, or by a bare loop.
+
+    As shipped: a DataLoader with the collator of transformers, an attention mask, clipping at 1.0 and a scheduler;
+    the trainer's callbacks and logging are left out. Bare: blocks corrupted by this package, none of the others, and
+    compiled where our models are.
+    """
+
+    def __init__(self, arm: Arm, data: PreparedData, device: torch.device) -> None:
+        self.arm, self.data, self.device, config = arm, data, device, arm.config
+        torch.manual_seed(config.seed)
+        encoder = build_model(config, data.vocab_size, **data.token_ids).config.encoder
+        self.model = AutoModelForMaskedLM.from_config(encoder).to(device).train()
+        self.optimizer = make_optimizer(self.model, config)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1.0)
+        self.bf16, compiled = precision_of(config, device)
+        self._bare = arm.kind == "hf_bare"
+        self._forward: Any = torch.compile(self.model, dynamic=False) if compiled and self._bare else self.model
+        self._batches = Batches(config, data, device)
+        self._step = 0
+        self._loader = None if self._bare else self._load()
+
+    def _load(self) -> Iterator[dict[str, Tensor]]:
+        blocks, special = self.data.train, list(self.data.special_ids)
+
+        class Blocks(torch.utils.data.Dataset):
+            def __len__(self) -> int:
+                return len(blocks)
+
+            def __getitem__(self, index: int) -> dict[str, list[int]]:
+                ids = blocks[np.array([index])][0]
+                mask = torch.isin(ids, torch.tensor(special)).int()
+                return {
+                    "input_ids": ids.tolist(),
+                    "attention_mask": [1] * len(ids),
+                    "special_tokens_mask": mask.tolist(),
+                }
+
+        config = self.arm.config
+        collate = DataCollatorForLanguageModeling(self.data.tokenizer(), mlm_probability=config.mask_rate)
+        loader = torch.utils.data.DataLoader(
+            Blocks(),
+            config.micro_batch_size,
+            shuffle=True,
+            drop_last=True,
+            collate_fn=collate,
+            pin_memory=self.device.type == "cuda",
+        )
+        while True:
+            yield from loader
+
+    def batch(self) -> list[dict[str, Tensor]]:
+        """The micro-batches of the next update, on the device."""
+        self._step += 1
+        micro = self.arm.config.micro_batch_size
+        assert micro is not None
+        if self._loader is None:
+            corrupted = self._batches[self._step - 1].split(micro)
+            return [{"input_ids": part.input_ids, "labels": part.labels} for part in corrupted]
+        loaded = [next(self._loader) for _ in range(self.arm.config.batch_size // micro)]
+        return [{name: x.to(self.device, non_blocking=True) for name, x in part.items()} for part in loaded]
+
+    def step(self, batch: list[dict[str, Tensor]]) -> Tensor:
+        """One update."""
+        total = torch.zeros((), device=self.device)
+        for part in batch:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+                loss = self._forward(**part).loss / len(batch)
+            loss.backward()
+            total += loss.detach()
+        if not self._bare:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        if not self._bare:
+            self.scheduler.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return total
+
+
+Runner = OursRunner | HuggingFaceRunner
+
+
+def make_runner(arm: Arm, data: PreparedData, device: torch.device) -> Runner:
+    """A fresh model, ready for its first step."""
+    return OursRunner(arm, data, device) if arm.kind == "ours" else HuggingFaceRunner(arm, data, device)
+
+
+def wait_for(device: torch.device) -> None:
+    """Until a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

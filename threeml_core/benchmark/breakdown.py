@@ -1,0 +1,81 @@
+"""Where the time of a step goes, by torch's profiler: every operator's own time, sorted into a few kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from threeml_core.benchmark.arms import Runner, wait_for
+
+KINDS = ("matrix products", "attention", "head", "dropout", "GELU and norms", "optimizer", "data", "the rest")
+"""Of operators; `attention` is the two products of queries, keys and values and the softmax between, `matrix products`
+are those of the blocks, `head` whatever has the vocabulary as an axis."""
+
+STEPS = 3
+"""Steps that are profiled."""
+
+_DATA = "threeml: data"
+_PRODUCTS = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::bmm", "aten::baddbmm"}
+
+
+def kind_of(name: str, shapes: list[Any], ancestors: list[str], vocab: int) -> str:
+    """The kind of an operator.
+
+    Args:
+        name: the operator's, such as `aten::mm`.
+        shapes: of its inputs.
+        ancestors: names of what called it, inside out.
+        vocab: tokens of the head.
+    """
+    names = [name, *ancestors]
+    padded = vocab + -vocab % 64
+    if _DATA in names:
+        return "data"
+    if any("Optimizer." in n or "adam" in n.lower() or "clip_grad" in n for n in names):
+        return "optimizer"
+    if any("dropout" in n.lower() or n in ("aten::bernoulli_", "aten::random_") for n in names):
+        return "dropout"
+    if any(size in shape for shape in shapes if isinstance(shape, list) for size in (vocab, padded)):
+        return "head"
+    if any("nll_loss" in n or "log_softmax" in n or "cross_entropy" in n for n in names):
+        return "head"
+    if any("scaled_dot_product" in n or "softmax" in n.lower() for n in names) or name in (
+        "aten::bmm",
+        "aten::baddbmm",
+    ):
+        return "attention"
+    if name in _PRODUCTS:
+        return "matrix products"
+    if any("gelu" in n.lower() or "layer_norm" in n.lower() for n in names):
+        return "GELU and norms"
+    return "the rest"
+
+
+def breakdown(runner: Runner, vocab: int, device: torch.device) -> dict[str, float]:
+    """Kind of operator -> seconds a step, of a CPU or of a GPU's kernels. Compiled models are profiled as they are.
+
+    On a GPU what a compiled model fuses counts as "the rest".
+    """
+    gpu = device.type == "cuda"
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if gpu else [])
+    runner.step(runner.batch())
+    wait_for(device)
+    with profile(activities=activities, record_shapes=True) as profiler:
+        for _ in range(STEPS):
+            with record_function(_DATA):
+                batch = runner.batch()
+            runner.step(batch)
+        wait_for(device)
+    found = dict.fromkeys(KINDS, 0.0)
+    for event in profiler.events() or []:
+        own = event.self_device_time_total if gpu else event.self_cpu_time_total
+        if own <= 0:
+            continue
+        ancestors, parent = [], event.cpu_parent
+        while parent is not None:
+            ancestors.append(parent.name)
+            parent = parent.cpu_parent
+        found[kind_of(event.name, event.input_shapes or [], ancestors, vocab)] += own / 1e6 / STEPS
+    return found

@@ -1,0 +1,129 @@
+"""How the cost of a step grows with the geometry, beside Appendix C: the FLOPs are checked by the clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from threeml_core import flops
+from threeml_core.benchmark.arms import wait_for
+from threeml_core.config import ARCHITECTURES, StudyConfig
+from threeml_core.data import PreparedData
+from threeml_core.data.blocks import TokenBlocks, widen
+from threeml_core.log import Log
+from threeml_core.pretrain import Trainer
+
+STEPS = 4
+"""Steps that are timed at each point, after one that is not; the fastest counts."""
+
+AXES = (
+    "sequence_length",
+    "hidden_size",
+    "num_hidden_layers",
+    "mask_rate",
+    "decoder_num_hidden_layers",
+    "decoder_hidden_size",
+)
+"""What is varied, each by itself, from the geometry of the parameters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalingPoint:
+    """One geometry: its axis and value, its FLOPs by the exact formula, and the seconds of its step."""
+
+    axis: str
+    value: float
+    architecture: str
+    flops: float
+    seconds: float
+
+
+def points_of(config: StudyConfig) -> Iterator[tuple[str, float, StudyConfig]]:
+    """(axis, value, parameters): half and twice the geometry, six mask rates; each axis has the geometry itself.
+
+    Widths keep the size of a head, and a decoder width of its own stays when the encoder's is varied.
+    """
+    head = config.hidden_size // config.num_attention_heads
+    d_de = config.decoder_hidden_size
+    assert d_de is not None
+
+    def halves(value: int) -> list[int]:
+        return [v for v in (value // 2, value, 2 * value) if v >= 1]
+
+    for architecture in ARCHITECTURES:
+        base = config.replace(architecture=architecture)
+        for n in halves(config.sequence_length):
+            yield (
+                "sequence_length",
+                n,
+                base.replace(sequence_length=n, max_position_embeddings=2 * config.sequence_length + 2),
+            )
+        for d in halves(config.hidden_size):
+            if d % head == 0:
+                heads = {"num_attention_heads": d // head, "intermediate_size": 4 * d}
+                yield "hidden_size", d, base.replace(hidden_size=d, decoder_hidden_size=d_de, **heads)
+        for layers in halves(config.num_hidden_layers):
+            yield "num_hidden_layers", layers, base.replace(num_hidden_layers=layers)
+        for rate in sorted({0.15, 0.3, 0.4, 0.5, 0.6, config.mask_rate}):
+            yield "mask_rate", rate, base.replace(mask_rate=rate)
+        if architecture == "vanilla":
+            continue
+        for layers in (1, 2, 4):
+            yield "decoder_num_hidden_layers", layers, base.replace(decoder_num_hidden_layers=layers)
+        for d in halves(d_de):
+            if d % head == 0:
+                heads = {"decoder_num_attention_heads": d // head}
+                yield "decoder_hidden_size", d, base.replace(decoder_hidden_size=d, **heads)
+
+
+class _Cut(TokenBlocks):
+    """The tokens of other blocks, cut into blocks of n in memory."""
+
+    def __init__(self, blocks: TokenBlocks, n: int, special_ids: tuple[int, ...]) -> None:
+        stored = blocks.stored(slice(None)).flatten()
+        stored = stored[: len(stored) // n * n].view(-1, n)
+        special = int(torch.isin(widen(stored), torch.tensor(special_ids)).sum(1).max())
+        for name, value in {
+            "n": n,
+            "n_blocks": len(stored),
+            "dtype": blocks.dtype,
+            "max_special_tokens": special,
+        }.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_stored", stored)
+
+    def stored(self, index: Any) -> torch.Tensor:
+        return self._stored[torch.from_numpy(np.asarray(index))]  # type: ignore[attr-defined]
+
+
+def measure_scaling(config: StudyConfig, data: PreparedData, device: torch.device, log: Log) -> list[ScalingPoint]:
+    """Time a few steps at every point of `points_of`, one model after the other.
+
+    The text is the same everywhere; where the sequence length differs, it is cut anew.
+    """
+    wanted = list(points_of(config))
+    log(f"{len(wanted)} geometries, {STEPS} steps each")
+    cut = {data.train.n: data}
+    for _, _, point in wanted:
+        n = point.sequence_length
+        if n not in cut:
+            cut[n] = dataclasses.replace(data, train=_Cut(data.train, n, data.special_ids))
+    found = []
+    for axis, value, point in wanted:
+        trainer = Trainer(point, cut[point.sequence_length], device)
+        trainer.update()
+        times = []
+        for _ in range(STEPS):
+            wait_for(device)
+            started = time.perf_counter()
+            trainer.update()
+            wait_for(device)
+            times.append(time.perf_counter() - started)
+        cost = flops.training_flops(flops.forward_flops(point, "exact", data.vocab_size), point.batch_size, 1, "exact")
+        found.append(ScalingPoint(axis, float(value), point.architecture, cost, min(times)))
+    return found

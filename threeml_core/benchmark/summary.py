@@ -1,0 +1,112 @@
+"""What a benchmark's record says: ratios with intervals, conversion, utilisation; for tables and the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from threeml_core.benchmark.speed import AGAIN, BASELINE, Interval, interval, ratio
+from threeml_core.results import RunRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class ArmSpeed:
+    """One arm of the comparison.
+
+    Attributes:
+        name: of the arm.
+        label: for tables.
+        step: seconds of an update.
+        cpu: CPU seconds of an update, of the whole process.
+        tokens_per_second: original tokens.
+        flops: executed by an update.
+        utilisation: share of the measured ceiling of matrix products.
+        mfu: share of the GPU's datasheet, or None on a CPU.
+        over_vanilla: how many times faster than vanilla at 15%.
+        conversion: that, divided by the same ratio of FLOPs.
+        over_hf: how many times faster than Hugging Face as shipped, or None.
+        first_step: seconds of the first step, compiling included.
+        data_wait: share of the step spent on getting its batch.
+        peak_bytes: memory of training, or None where it was not measured.
+    """
+
+    name: str
+    label: str
+    step: Interval
+    cpu: Interval
+    tokens_per_second: float
+    flops: float
+    utilisation: float
+    mfu: float | None
+    over_vanilla: Interval
+    conversion: Interval
+    over_hf: Interval | None
+    first_step: float
+    data_wait: float
+    peak_bytes: int | None
+
+
+def speeds(record: RunRecord) -> list[ArmSpeed]:
+    """The arms of a record, in its order; none if speed was not measured or the record was too noisy."""
+    metrics, parameters = record.metrics, record.parameters
+    if "turns" not in metrics or metrics["too_noisy"]:
+        return []
+    seconds = {name: np.array(turns["seconds"]) for name, turns in metrics["turns"].items()}
+    tokens = parameters["batch_size"] * parameters["sequence_length"]
+    found = []
+    for name, about in metrics["arms"].items():
+        step, flops = interval(seconds[name]), record.flops[name]
+        cpu = np.array(metrics["turns"][name]["cpu_seconds"])
+        over = ratio(seconds[BASELINE], seconds[name])
+        on_gpu = "gpu" in record.environment["hardware"]
+        found.append(
+            ArmSpeed(
+                name,
+                about["label"],
+                step,
+                interval(cpu),
+                tokens / step.median,
+                flops,
+                flops / step.median / metrics["flops_ceiling"],
+                flops / step.median / (parameters["gpu_tflops"] * 1e12) if on_gpu else None,
+                over,
+                over.times(flops / record.flops[BASELINE]),
+                ratio(seconds["hf"], seconds[name]) if "hf" in seconds else None,
+                metrics["first_step_seconds"][name],
+                float(np.sum(metrics["turns"][name]["data_seconds"]) / np.sum(seconds[name])),
+                metrics.get("peak_bytes", {}).get(name),
+            )
+        )
+    return found
+
+
+def noise(record: RunRecord) -> Interval | None:
+    """The baseline against itself, in the same rounds; None if speed was not measured."""
+    turns = record.metrics.get("turns")
+    return turns and ratio(np.array(turns[BASELINE]["seconds"]), np.array(turns[AGAIN]["seconds"]))
+
+
+def lines_of(record: RunRecord) -> list[str]:
+    """The comparison as lines of text."""
+    hardware = record.environment["hardware"]
+    lines = [f"{hardware.get('gpu', hardware['cpu'])}, {hardware['threads']} threads; vanilla-15% against itself: "]
+    floor = noise(record)
+    lines[0] += "not measured" if floor is None else text_of(floor, 3)
+    if record.metrics.get("too_noisy"):
+        return [*lines, "too noisy: no speed is given"]
+    head = f"{'':32} {'ms/step':>9} {'tokens/s':>9} {'GFLOP':>8} {'ceiling':>8} {'over vanilla-15%':>22} "
+    lines.append(head + f"{'conversion':>22} {'over Hugging Face':>22} {'data':>6} {'first s':>8} {'MiB':>7}")
+    for arm in speeds(record):
+        lines.append(
+            f"{arm.label:32} {1000 * arm.step.median:9.1f} {arm.tokens_per_second:9.0f} {arm.flops / 1e9:8.1f} "
+            f"{arm.utilisation:8.0%} {text_of(arm.over_vanilla):>22} {text_of(arm.conversion):>22} "
+            f"{text_of(arm.over_hf) if arm.over_hf else '':>22} {arm.data_wait:6.1%} {arm.first_step:8.1f} "
+            f"{'' if arm.peak_bytes is None else f'{arm.peak_bytes / 2**20:.0f}':>7}"
+        )
+    return lines
+
+
+def text_of(value: Interval, digits: int = 2) -> str:
+    """`1.52 (1.49 to 1.55)`."""
+    return f"{value.median:.{digits}f} ({value.low:.{digits}f} to {value.high:.{digits}f})"
