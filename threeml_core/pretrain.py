@@ -113,8 +113,8 @@ def count_of(batch: CorruptedBatch | RaggedBatch) -> int | torch.Tensor:
 def loss_of(model: torch.nn.Module, batch: CorruptedBatch | RaggedBatch, count: int | torch.Tensor) -> torch.Tensor:
     """Sum of cross-entropies over the batch divided by `count`, the corrupted tokens of the whole update."""
     if isinstance(batch, CorruptedBatch):
-        return model(corrupted=batch, num_items_in_batch=count).loss
-    return model(input_ids=batch.input_ids, labels=batch.labels, num_items_in_batch=count).loss
+        return model(corrupted=batch, num_items_in_batch=count, return_logits=False).loss
+    return model(input_ids=batch.input_ids, labels=batch.labels, num_items_in_batch=count, return_logits=False).loss
 
 
 class Trainer:

@@ -46,7 +46,7 @@ def curve(architecture: str, layer_norm: str) -> list[float]:
         blocks[:, 0], blocks[:, -1] = 0, 2
         set_learning_rate(optimizer, config.learning_rate * linear_warmup_decay(step, STEPS, 0.06))
         optimizer.zero_grad()
-        loss = model(corrupted=corrupt(blocks, masking, generator)).loss
+        loss = model(corrupted=corrupt(blocks, masking, generator), return_logits=False).loss
         loss.backward()
         optimizer.step()
         losses.append(round(loss.item(), 6))

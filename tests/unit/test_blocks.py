@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from tests.unit.test_models import VARIANTS, VOCAB, N, batch_of, make
 from threeml_core.config import ARCHITECTURES
-from threeml_core.models import blocks
+from threeml_core.masking import IGNORE_INDEX
+from threeml_core.models import blocks, head
 from threeml_core.models.attention import attend
 from threeml_core.models.blocks import cross_block, encode, self_block, take
 from threeml_core.models.dropout import TILE, dropout, dropout_add, keep_mask
-from threeml_core.models.modeling import padded_logits
+from threeml_core.models.head import padded_logits, summed_cross_entropy
 
 
 def gradients(module: nn.Module, output: Tensor, *inputs: Tensor) -> list[Tensor]:
@@ -202,21 +203,41 @@ def test_a_padded_vocabulary_changes_no_loss_and_no_gradient(multiple: int) -> N
         assert torch.allclose(a, b, atol=1e-7)
 
 
+@pytest.mark.parametrize("ignored", [0.0, 0.6])
+@pytest.mark.parametrize("chunk_bytes", [1, 5000, head.CHUNK_BYTES])
+def test_chunked_loss_is_cross_entropy(ignored: float, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Value and gradients, whatever the size of the chunks, with and without targets that are ignored."""
+    monkeypatch.setattr(head, "CHUNK_BYTES", chunk_bytes)
+    torch.manual_seed(0)
+    hidden, weight, bias = (torch.randn(*s, requires_grad=True) for s in ((4, 9, 16), (VOCAB, 16), (VOCAB,)))
+    targets = torch.randint(VOCAB, (4, 9)).masked_fill(torch.rand(4, 9) < ignored, IGNORE_INDEX)
+    logits = F.linear(hidden, weight, bias).flatten(0, 1)
+    expected = F.cross_entropy(logits, targets.flatten(), reduction="sum") / 7
+    found = summed_cross_entropy(hidden, weight, bias, targets) / 7
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    for a, b in zip(
+        torch.autograd.grad(expected, (hidden, weight, bias)),
+        torch.autograd.grad(found, (hidden, weight, bias)),
+        strict=True,
+    ):
+        assert torch.allclose(a, b, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_padding_the_vocabulary_leaves_no_trace(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: the model's logits, its parameters and what is exported have the vocabulary's size."""
+def test_loss_without_logits_is_the_loss(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU in chunks; elsewhere over a padded vocabulary, which the parameters do not show."""
     _, model = make(architecture)
     batch = batch_of()
-    plain = model(corrupted=batch)
-    monkeypatch.setattr(
-        "threeml_core.models.modeling.padded_logits", lambda x, weight, bias, _: padded_logits(x, weight, bias, 64)
-    )
-    padded = model(corrupted=batch)
-    assert padded.logits.shape == plain.logits.shape and padded.loss.item() == pytest.approx(
-        plain.loss.item(), rel=1e-6
-    )
-    assert (padded.logits - plain.logits).abs().max() < 1e-6
-    assert model.encoder.get_input_embeddings().weight.shape[0] == VOCAB
+    with_logits = model(corrupted=batch)
+    alone = model(corrupted=batch, return_logits=False)
+    assert alone.logits is None and alone.loss.item() == pytest.approx(with_logits.loss.item(), rel=1e-6)
+    ordinary = model(batch.input_ids, labels=batch.labels, return_logits=False)
+    assert ordinary.loss.item() == pytest.approx(with_logits.loss.item(), rel=1e-5)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(head, "vocabulary_multiple", lambda device: 64)
+    padded = model(corrupted=batch, return_logits=False)
+    assert padded.loss.item() == pytest.approx(with_logits.loss.item(), rel=1e-6)
+    assert model.encoder.get_input_embeddings().weight.shape[0] == len(model.head_bias) == VOCAB
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -232,7 +253,7 @@ def test_compiled_once_and_never_again(architecture: str) -> None:
     for seed in range(4):
         batch = batch_of(4, seed)
         for part in batch.split(2):
-            compiled(corrupted=part, num_items_in_batch=64).loss.backward()
+            compiled(corrupted=part, num_items_in_batch=64, return_logits=False).loss.backward()
     assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
     model.eval()
     with torch.no_grad():

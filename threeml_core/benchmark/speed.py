@@ -16,11 +16,11 @@ from threeml_core.log import Log
 AGAIN = f"{BASELINE} again"
 """The second turn of the baseline in a round."""
 
-TURN_SECONDS = 0.25
+TURN_SECONDS = 0.5
 """A turn lasts at least about this long; a fast arm does several steps in it."""
 
 NOISE_LIMIT = 0.05
-"""The baseline may differ from itself by this share, at either end of the interval; else no speed is given."""
+"""The baseline may differ from itself by this share; else no speed is given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +59,8 @@ def ratio(baseline: np.ndarray, arm: np.ndarray) -> Interval:
 
 
 def too_noisy(noise: Interval) -> bool:
-    """Does the baseline differ from itself by more than `NOISE_LIMIT`, as far as the rounds can tell?"""
-    return noise.low < 1 - NOISE_LIMIT or noise.high > 1 + NOISE_LIMIT
+    """Does the baseline differ from itself by more than `NOISE_LIMIT`?"""
+    return abs(noise.median - 1) > NOISE_LIMIT
 
 
 def take_turns(

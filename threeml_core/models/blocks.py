@@ -25,8 +25,10 @@ from threeml_core.models.dropout import dropout, dropout_add
 
 
 def take(hidden: Tensor, idx: Tensor) -> Tensor:
-    """(batch, n, d) at positions (batch, k) -> (batch, k, d)."""
-    return hidden.gather(1, idx[..., None].expand(-1, -1, hidden.shape[-1]))
+    """(batch, n, d) at positions (batch, k) -> (batch, k, d); whole rows are copied, there and back."""
+    batch, n, _ = hidden.shape
+    rows = idx + n * torch.arange(batch, device=idx.device)[:, None]
+    return hidden.flatten(0, 1).index_select(0, rows.flatten()).unflatten(0, idx.shape)
 
 
 def runs_through_blocks(encoder: Any) -> bool:

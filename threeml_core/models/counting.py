@@ -24,7 +24,7 @@ def count_forward_flops(config: StudyConfig, vocab: int | None = None) -> int:
     with torch.device("meta"):
         model = build_model(config, vocab).train()
     with FlopCounterMode(display=False) as counter:
-        model(corrupted=batch.to("meta"))
+        model(corrupted=batch.to("meta"), return_logits=False)
     return int(counter.get_total_flops())
 
 

@@ -27,7 +27,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import MaskedLMOutput
 
 from threeml_core.config import StudyConfig
-from threeml_core.masking import CorruptedBatch
+from threeml_core.masking import IGNORE_INDEX, CorruptedBatch
 from threeml_core.models.blocks import cross_block, encode, runs_through_blocks, self_block, take
 from threeml_core.models.configuration import (
     ThreeMLConfig,
@@ -35,45 +35,7 @@ from threeml_core.models.configuration import (
     ThreeMLSelfConfig,
     VanillaConfig,
 )
-
-GPU_VOCABULARY_MULTIPLE = 64
-"""A matrix product whose width is no multiple of this keeps a GPU's tensor cores waiting."""
-
-
-def padded_logits(transformed: Tensor, weight: Tensor, bias: Tensor, multiple: int) -> Tensor:
-    """Logits over a vocabulary filled up to a multiple, with -inf at what is added.
-
-    Softmax and cross-entropy are those of the vocabulary itself, and the padding is no parameter: nothing of it is
-    trained, saved or exported.
-
-    Args:
-        transformed: (..., d_en).
-        weight: (vocab, d_en).
-        bias: (vocab,).
-        multiple: of the vocabulary; 1: nothing is added.
-
-    Returns:
-        (..., vocab + added).
-    """
-    if added := -len(weight) % multiple:
-        weight, bias = F.pad(weight, (0, 0, 0, added)), F.pad(bias, (0, added), value=-torch.inf)
-    return F.linear(transformed, weight, bias)
-
-
-class PredictionTransform(nn.Module):
-    """The first layer of the head: LayerNorm(GELU(Linear(h))), to the width of the word embedding.
-
-    Source: section 2.2 ("the first prediction layer projects ... back to the encoder dimension").
-    """
-
-    def __init__(self, d_in: int, d_en: int, eps: float) -> None:
-        super().__init__()
-        self.dense = nn.Linear(d_in, d_en)
-        self.layer_norm = nn.LayerNorm(d_en, eps=eps)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(..., d_in) -> (..., d_en)."""
-        return self.layer_norm(F.gelu(self.dense(hidden)))
+from threeml_core.models.head import PredictionTransform, summed_cross_entropy
 
 
 class _Base(PreTrainedModel):
@@ -132,11 +94,9 @@ class _Base(PreTrainedModel):
         real = attention_mask.long()
         return real.cumsum(1) * real + self.config.encoder.pad_token_id
 
-    def _logits(self, transformed: Tensor) -> Tensor:
-        """(..., d_en) -> (..., vocab), with the word embedding as the matrix; on a GPU padded, see `padded_logits`."""
-        embedding = cast(nn.Embedding, self.get_input_embeddings())
-        multiple = GPU_VOCABULARY_MULTIPLE if transformed.device.type == "cuda" else 1
-        return padded_logits(transformed, embedding.weight, self.head_bias, multiple)
+    def _output_weight(self) -> Tensor:
+        """(vocab, d_en): the word embedding."""
+        return cast(nn.Embedding, self.get_input_embeddings()).weight
 
     def _encode(self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """(batch, k) -> (batch, k, d_en)."""
@@ -144,12 +104,12 @@ class _Base(PreTrainedModel):
             return encode(self.encoder, input_ids, positions)
         return self.encoder(input_ids, attention_mask=attention_mask, position_ids=positions).last_hidden_state
 
-    def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
-        """(batch, n_corrupted, vocab) in the order masked, replaced, unchanged."""
+    def _at_corrupted(self, batch: CorruptedBatch) -> Tensor:
+        """(batch, n_corrupted, d_en) behind the head's first layer, in the order masked, replaced, unchanged."""
         raise NotImplementedError
 
-    def _ordinary_logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """(batch, n, vocab)."""
+    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """(batch, n, d_en) behind the head's first layer."""
         raise NotImplementedError
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
@@ -176,6 +136,7 @@ class _Base(PreTrainedModel):
         *,
         corrupted: CorruptedBatch | None = None,
         num_items_in_batch: int | Tensor | None = None,
+        return_logits: bool = True,
         **_: Any,
     ) -> MaskedLMOutput:
         """Predict corrupted tokens.
@@ -190,6 +151,7 @@ class _Base(PreTrainedModel):
             corrupted: a batch with equal counts in every row, instead of the three above.
             num_items_in_batch: corrupted tokens of the whole update; the loss is the sum of cross-entropies
                 divided by it. None: divided by this batch's own count.
+            return_logits: False: the loss alone, which takes less time and memory.
 
         Returns:
             `loss` in nats (None without labels) and `logits`: (batch, n, vocab), or (batch, n_corrupted, vocab)
@@ -197,17 +159,21 @@ class _Base(PreTrainedModel):
         """
         targets: Tensor | None
         if corrupted is not None:
-            logits, targets = self._corrupted_logits(corrupted), corrupted.targets
+            transformed, targets = self._at_corrupted(corrupted), corrupted.targets
         elif input_ids is not None:
-            logits, targets = self._ordinary_logits(input_ids, attention_mask), labels
+            transformed, targets = self._everywhere(input_ids, attention_mask), labels
         else:
             raise ValueError("expected input_ids or a CorruptedBatch")
-        loss = None
-        if targets is not None:
+        weight, bias = self._output_weight(), self.head_bias
+        logits = F.linear(transformed, weight, bias) if return_logits else None
+        if targets is None:
+            return MaskedLMOutput(logits=logits)
+        if logits is None:
+            total = summed_cross_entropy(transformed, weight, bias, targets)
+        else:
             total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
-            count = (targets != -100).sum() if num_items_in_batch is None else num_items_in_batch
-            loss = total / count
-        return MaskedLMOutput(loss=loss, logits=logits[..., : self.config.vocab_size])
+        count = (targets != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
+        return MaskedLMOutput(loss=total / count, logits=logits)
 
 
 class VanillaForMaskedLM(_Base):
@@ -219,14 +185,14 @@ class VanillaForMaskedLM(_Base):
         super().__init__(config)
         self.post_init()
 
-    def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
+    def _at_corrupted(self, batch: CorruptedBatch) -> Tensor:
         n = torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device)
         hidden = self._encode(batch.input_ids, self._positions(n)[None])
-        return self._logits(self.head(take(hidden, batch.corrupted_idx)))
+        return self.head(take(hidden, batch.corrupted_idx))
 
-    def _ordinary_logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         positions = self._padded_positions(input_ids, attention_mask)
-        return self._logits(self.head(self._encode(input_ids, positions, attention_mask)))
+        return self.head(self._encode(input_ids, positions, attention_mask))
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
         """Layer 0 is the embedding's output, then one for each encoder block. See `_Base.mask_states`."""
@@ -334,17 +300,18 @@ class ThreeMLSelfForMaskedLM(_WithDecoder):
         """(batch, n, d_de): projected states of the kept tokens, [MASK] embeddings between them, positions on all."""
         size, n = batch.input_ids.shape
         kept = self.projection(self._encode_kept(batch))
-        index = batch.keep_idx[..., None].expand(-1, -1, kept.shape[-1])
-        hidden = self.mask_embedding.to(kept.dtype).expand(size, n, -1).scatter(1, index, kept)
+        rows = batch.keep_idx + n * torch.arange(size, device=kept.device)[:, None]
+        masks = self.mask_embedding.to(kept.dtype).expand(size * n, -1)
+        hidden = masks.index_copy(0, rows.flatten(), kept.flatten(0, 1)).unflatten(0, (size, n))
         positions = self._positions(torch.arange(n, device=kept.device))
         return hidden + self.decoder_positions(positions)
 
-    def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
+    def _at_corrupted(self, batch: CorruptedBatch) -> Tensor:
         hidden, predicted = self._decoder_input(batch), batch.corrupted_idx
         for layer in self.decoder_layers[:-1]:
             hidden = self_block(layer, hidden)
         hidden = self_block(self.decoder_layers[-1], hidden, predicted)
-        return self._logits(self.head(self.decoder_norm(hidden)))
+        return self.head(self.decoder_norm(hidden))
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
         """Layer 0 is the decoder's input, then one for each decoder block. See `_Base.mask_states`."""
@@ -355,12 +322,12 @@ class ThreeMLSelfForMaskedLM(_WithDecoder):
             states.append(take(hidden, batch.mask_idx))
         return [*states[:-1], self.decoder_norm(states[-1])] if final_norm else states
 
-    def _ordinary_logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         hidden, masked, kept, positions = self._encode_hiding_masks(input_ids, attention_mask)
         hidden = torch.where(masked[..., None], self.mask_embedding, self.projection(hidden))
         hidden = hidden + self.decoder_positions(positions)
         hidden = self._decode(hidden, None if attention_mask is None else ~(kept | masked))
-        return self._logits(self.head(self.decoder_norm(hidden)))
+        return self.head(self.decoder_norm(hidden))
 
 
 class ThreeMLCrossForMaskedLM(_WithDecoder):
@@ -397,7 +364,7 @@ class ThreeMLCrossForMaskedLM(_WithDecoder):
             states.append(layer(states[-1], memory))
         return [*states[:-1], self.decoder_norm(states[-1])] if final_norm else states
 
-    def _corrupted_logits(self, batch: CorruptedBatch) -> Tensor:
+    def _at_corrupted(self, batch: CorruptedBatch) -> Tensor:
         hidden = self._encode_kept(batch)
         memory = self.projection(hidden)
         queries = self._queries(batch)
@@ -407,10 +374,9 @@ class ThreeMLCrossForMaskedLM(_WithDecoder):
         visible = batch.visible_idx
         slots = visible - (batch.mask_idx[:, None, :] < visible[:, :, None]).sum(2)
         at_visible = self._transform_visible(take(hidden, slots), take(memory, slots))
-        transformed = torch.cat([self.head(self.decoder_norm(queries)), at_visible], 1)
-        return self._logits(transformed)
+        return torch.cat([self.head(self.decoder_norm(queries)), at_visible], 1)
 
-    def _ordinary_logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         hidden, masked, kept, positions = self._encode_hiding_masks(input_ids, attention_mask)
         memory = self.projection(hidden)
         queries = self.mask_embedding + self.decoder_positions(positions)
@@ -419,7 +385,7 @@ class ThreeMLCrossForMaskedLM(_WithDecoder):
         for layer in self.decoder_layers:
             queries = layer(queries, memory, tgt_key_padding_mask=hide_queries, memory_key_padding_mask=hide_memory)
         at_masked, at_visible = self.head(self.decoder_norm(queries)), self._transform_visible(hidden, memory)
-        return self._logits(torch.where(masked[..., None], at_masked, at_visible))
+        return torch.where(masked[..., None], at_masked, at_visible)
 
 
 MODELS = {

@@ -1,0 +1,105 @@
+"""The prediction head: its first layer, logits over the tied embedding, and the loss without keeping the logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from threeml_core.masking import IGNORE_INDEX
+
+CHUNK_BYTES = 16 * 2**20
+"""Logits that the chunked loss holds at once; smaller chunks make narrow products, which take longer."""
+
+
+class PredictionTransform(nn.Module):
+    """The first layer of the head: LayerNorm(GELU(Linear(h))), to the width of the word embedding.
+
+    Source: section 2.2 ("the first prediction layer projects ... back to the encoder dimension").
+    """
+
+    def __init__(self, d_in: int, d_en: int, eps: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_in, d_en)
+        self.layer_norm = nn.LayerNorm(d_en, eps=eps)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., d_in) -> (..., d_en)."""
+        return self.layer_norm(F.gelu(self.dense(hidden)))
+
+
+def vocabulary_multiple(device: torch.device) -> int:
+    """What the head's width is filled up to: a GPU's tensor cores wait if it is no multiple of 64."""
+    return 64 if device.type == "cuda" else 1
+
+
+def padded_logits(transformed: Tensor, weight: Tensor, bias: Tensor, multiple: int) -> Tensor:
+    """Logits over a vocabulary filled up to a multiple, with -inf at what is added.
+
+    Softmax and cross-entropy are those of the vocabulary itself, and the padding is no parameter: nothing of it is
+    trained, saved or exported.
+
+    Args:
+        transformed: (..., d_en).
+        weight: (vocab, d_en).
+        bias: (vocab,).
+        multiple: of the vocabulary; 1: nothing is added.
+
+    Returns:
+        (..., vocab + added).
+    """
+    if added := -len(weight) % multiple:
+        weight, bias = F.pad(weight, (0, 0, 0, added)), F.pad(bias, (0, added), value=-torch.inf)
+    return F.linear(transformed, weight, bias)
+
+
+def summed_cross_entropy(transformed: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """Sum of cross-entropies of `transformed @ weight.T + bias`, in nats.
+
+    On a CPU the logits are made, turned into their gradient in place and used up some rows at a time, so that they are
+    never all held; only rows with a target are computed. Compiled, or on a GPU, it is
+    `F.cross_entropy` over the padded vocabulary.
+
+    Args:
+        transformed: (..., d_en).
+        weight: (vocab, d_en).
+        bias: (vocab,).
+        targets: (...,) ids, `IGNORE_INDEX` where nothing is predicted.
+    """
+    rows, ids = transformed.flatten(0, -2), targets.flatten()
+    if rows.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu"):
+        if not (predicted := ids != IGNORE_INDEX).all():
+            rows, ids = rows[predicted], ids[predicted]
+        return _ChunkedCrossEntropy.apply(rows, weight, bias, ids)
+    logits = padded_logits(rows, weight, bias, vocabulary_multiple(rows.device))
+    return F.cross_entropy(logits.float(), ids, reduction="sum", ignore_index=IGNORE_INDEX)
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """(rows, d_en), (vocab, d_en), (vocab,), (rows,) -> the sum; the gradients are made on the way forward."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, ids: Tensor) -> Tensor:
+        total = rows.new_zeros(())
+        by_rows, by_weight, by_bias = torch.empty_like(rows), torch.zeros_like(weight), torch.zeros_like(bias)
+        size = max(1, CHUNK_BYTES // (len(weight) * rows.element_size()))
+        for start in range(0, len(rows), size):
+            some, wanted = rows[start : start + size], ids[start : start + size, None]
+            logits = torch.addmm(bias, some, weight.t())
+            largest = logits.amax(1, keepdim=True)
+            at_wanted = logits.gather(1, wanted).sub_(largest)
+            odds = logits.sub_(largest).exp_()
+            normaliser = odds.sum(1, keepdim=True)
+            total += (normaliser.log() - at_wanted).sum()
+            gradient = odds.div_(normaliser).scatter_add_(1, wanted, rows.new_full(wanted.shape, -1.0))
+            torch.mm(gradient, weight, out=by_rows[start : start + size])
+            by_weight.addmm_(gradient.t(), some)
+            by_bias += gradient.sum(0)
+        ctx.save_for_backward(by_rows, by_weight, by_bias)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return *(saved * gradient for saved in ctx.saved_tensors), None
