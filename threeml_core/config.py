@@ -182,11 +182,11 @@ class StudyConfig:
 
     # benchmark (08_performance, threeml_core.benchmark); nothing here changes a result
     benchmark_parts: str = parameter(
-        "all", "what is measured: all | speed, breakdown, memory, scaling, preparation, joined with commas"
+        "all", "all | what is measured: speed, breakdown, memory, scaling, preparation; join with commas"
     )
     benchmark_arms: str = parameter(
         "all",
-        "models compared: all | hf, hf_bare, vanilla, self, cross, joined with commas; vanilla-15% is always there",
+        "all | models beside vanilla-15%: hf, hf_bare, vanilla, self, cross; join with commas",
     )
     benchmark_rates: str = parameter("0.4,0.5", "mask rates of the models compared with vanilla-15%")
     benchmark_rounds: int = parameter(25, "rounds in which every model takes its turn")
@@ -615,7 +615,7 @@ def _coerce(name: str, value: Any, where: str) -> Any:
     if optional and (value is None or isinstance(value, str) and value.lower() in ("none", "null")):
         return None
     wrong = ParameterError(f"{name}={value!r}{where}: expected {kind.__name__}{' or None' if optional else ''}")
-    if name in (*_LISTS, "state_layers"):  # papermill turns `-p finetune_epochs 3` into a number
+    if name in (*_LISTS, "state_layers", "pages"):  # papermill turns `-p finetune_epochs 3` into a number
         items = value if isinstance(value, list) else [value]
         if items and all(isinstance(item, (int, float, str)) and not isinstance(item, bool) for item in items):
             return ",".join(str(item) for item in items)

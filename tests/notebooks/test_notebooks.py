@@ -49,6 +49,7 @@ def test_there_are_notebooks() -> None:
         "05_efficient_setting",
         "06_comparison",
         "07_mutual_information",
+        "08_performance",
     ]
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from threeml_core.config import make_config
 from threeml_core.data import load_corpus, prepare_data, train_tokenizer
@@ -24,6 +25,7 @@ from threeml_core.data.blocks import BlockWriter, TokenBlocks, batch_indices, ep
 from threeml_core.data.bundled import bundled_articles, clean_line
 from threeml_core.data.corpus import PIECE_CHARACTERS
 from threeml_core.data.prepare import held_out, load_prepared
+from threeml_core.data.tokenizer import Encoder
 from threeml_core.errors import CorpusError, DamagedFileError, StudyError
 
 TEXTS = ["First document.\nIts second line.\n", "Zweites Dokument, mit Umlaut: ä.\n", "Third.\n"]
@@ -394,3 +396,46 @@ def test_real_sample(shared_data: Path, small: dict) -> None:
     )
     assert data.meta["train"]["documents"] + data.meta["validation"]["documents"] == 607
     assert data.meta["train"]["words"] + data.meta["validation"]["words"] == 1_866_573
+
+
+def test_words_looked_up_are_the_tokenizers_own(corpus_file: Path) -> None:
+    """Every kind of character between letters, digits, blanks and line ends; all 1.1 M of them agree (checked once)."""
+    tokenizer = train_tokenizer(corpus_file.read_text(encoding="utf-8").splitlines(), 300)
+    encoder, backend = Encoder(tokenizer), tokenizer.backend_tokenizer
+    points = [c for c in [*range(0x3100), *range(0x3100, 0x110000, 211)] if not 0xD800 <= c <= 0xDFFF]
+    characters = [chr(c) for c in points]
+    texts = [
+        "".join(f"a{c}b {c}1 {c}{c} \n{c}  {c}'s" for c in characters[i : i + 500]) for i in range(0, len(points), 500)
+    ]
+    texts += ["", " ", "  \n\n ", "we'll I'M don't", corpus_file.read_text(encoding="utf-8")]
+    expected = [e.ids for e in backend.encode_batch(texts, add_special_tokens=False)]
+    for again in range(2):  # from the tokenizer, then from memory
+        for text, found, ids in zip(texts, encoder(texts), expected, strict=True):
+            assert found.tolist() == ids, (again, text[:40])
+
+
+def test_text_with_a_special_token_written_out_goes_to_the_tokenizer(corpus_file: Path) -> None:
+    tokenizer = train_tokenizer(corpus_file.read_text(encoding="utf-8").splitlines(), 300)
+    text = "the cat <mask> sees </s>the dog"
+    (found,) = Encoder(tokenizer)([text])
+    assert found.tolist() == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.mask_token_id in found.tolist()
+
+
+def test_more_words_than_are_kept(corpus_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threeml_core.data.tokenizer._MOST_WORDS", 20)
+    tokenizer = train_tokenizer(corpus_file.read_text(encoding="utf-8").splitlines(), 300)
+    encoder = Encoder(tokenizer)
+    texts = [f"word{i} the cat x{i}y" for i in range(40)]
+    for part in (texts[:3], texts[3:], texts):
+        expected = tokenizer(part, add_special_tokens=False)["input_ids"]
+        assert [ids.tolist() for ids in encoder(part)] == expected
+
+
+def test_another_kind_of_tokenizer_is_asked_itself() -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    backend = Tokenizer(models.WordLevel({"the": 0, "cat": 1, "?": 2}, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    encoder = Encoder(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?"))
+    assert [ids.tolist() for ids in encoder(["the cat", "cat dog the"])] == [[0, 1], [1, 2, 0]]

@@ -1,9 +1,9 @@
 """`python -m threeml_core.benchmark -p preset benchmark`: measure, or print what was measured before."""
 
 from threeml_core.benchmark.run import run_benchmark
-from threeml_core.benchmark.summary import lines_of
 from threeml_core.config import parse_arguments
 from threeml_core.errors import StudyError, command_line
+from threeml_core.speeds import lines_of
 
 
 @command_line

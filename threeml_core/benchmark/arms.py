@@ -21,9 +21,6 @@ from threeml_core.models import build_model
 from threeml_core.optim import make_optimizer
 from threeml_core.pretrain import Batches, Trainer, precision_of
 
-BASELINE = "vanilla-15"
-"""The arm that 3ML is measured against, there twice: the second shows the noise."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Arm:

@@ -91,8 +91,10 @@ def _run_mlm(config: StudyConfig, text: str, tokenizer: str, folder: str) -> int
     """`datasets.map` with the tokenizer, then once more with the joining of texts, as the example does it."""
     import datasets
     from transformers import AutoTokenizer
+    from transformers.utils import logging as transformers_logging
 
     datasets.disable_progress_bars()
+    transformers_logging.set_verbosity_error()  # lines longer than a block are what it is for
     loaded = AutoTokenizer.from_pretrained(tokenizer)
     n = config.sequence_length
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from threeml_core.benchmark.arms import BASELINE, arms_of, make_runner, with_vocabulary
+from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
 from threeml_core.benchmark.breakdown import breakdown
 from threeml_core.benchmark.memory import peaks
 from threeml_core.benchmark.preparation import compare_preparation
 from threeml_core.benchmark.scaling import measure_scaling
-from threeml_core.benchmark.speed import AGAIN, matrix_product_ceiling, ratio, take_turns, too_noisy
+from threeml_core.benchmark.speed import matrix_product_ceiling, take_turns
 from threeml_core.config import BENCHMARK_PARAMETERS, BENCHMARK_PARTS, StudyConfig, identity_parameters, parse_names
 from threeml_core.data import prepare_data
 from threeml_core.device import choose_device, describe_device
@@ -32,6 +32,7 @@ from threeml_core.results import (
     run_id,
     write_record,
 )
+from threeml_core.speeds import AGAIN, BASELINE, ratio, too_noisy
 
 STAGE = "benchmark"
 

@@ -18,7 +18,7 @@ from threeml_core.data.blocks import TokenBlocks, widen
 from threeml_core.log import Log
 from threeml_core.pretrain import Trainer
 
-STEPS = 4
+STEPS = 3
 """Steps that are timed at each point, after one that is not; the fastest counts."""
 
 AXES = (

@@ -1,4 +1,4 @@
-"""Timing in turns: every arm takes its turn in every round, and only ratios within a round are compared."""
+"""Timing in turns: every arm takes its turn in every round; `threeml_core.speeds` compares within rounds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from threeml_core.benchmark.arms import BASELINE, Runner, wait_for
+from threeml_core.benchmark.arms import Runner, wait_for
 from threeml_core.log import Log
+from threeml_core.speeds import AGAIN, BASELINE
 
-AGAIN = f"{BASELINE} again"
-"""The second turn of the baseline in a round."""
-
-TURN_SECONDS = 0.5
+TURN_SECONDS = 0.25
 """A turn lasts at least about this long; a fast arm does several steps in it."""
-
-NOISE_LIMIT = 0.05
-"""The baseline may differ from itself by this share; else no speed is given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,37 +25,6 @@ class Turns:
     seconds: np.ndarray
     cpu_seconds: np.ndarray
     data_seconds: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class Interval:
-    """A median and its 95% bootstrap interval."""
-
-    median: float
-    low: float
-    high: float
-
-    def times(self, factor: float) -> Interval:
-        """Scaled."""
-        return Interval(self.median * factor, self.low * factor, self.high * factor)
-
-
-def interval(values: np.ndarray, resamples: int = 10_000) -> Interval:
-    """Median of (rounds,) values, and the percentile bootstrap of it; the same values give the same interval."""
-    rng = np.random.default_rng(0)
-    medians = np.median(values[rng.integers(len(values), size=(resamples, len(values)))], 1)
-    low, high = np.percentile(medians, [2.5, 97.5])
-    return Interval(float(np.median(values)), float(low), float(high))
-
-
-def ratio(baseline: np.ndarray, arm: np.ndarray) -> Interval:
-    """How many times faster the arm is: the median of the ratios of seconds within each round."""
-    return interval(baseline / arm)
-
-
-def too_noisy(noise: Interval) -> bool:
-    """Does the baseline differ from itself by more than `NOISE_LIMIT`?"""
-    return abs(noise.median - 1) > NOISE_LIMIT
 
 
 def take_turns(

@@ -47,10 +47,11 @@ class BlockWriter:
         self.max_special_tokens = 0
         """Special tokens in the block that has most."""
 
-    def add(self, ids: list[int], ends_document: bool) -> None:
+    def add(self, ids: np.ndarray | list[int], ends_document: bool) -> None:
         """Append tokens; `ends_document` puts </s> behind them."""
         tail = [self._end] if ends_document else []
-        self._pending = np.concatenate([self._pending, np.asarray(ids + tail, self._dtype)])
+        parts = [self._pending, np.asarray(ids, self._dtype), np.asarray(tail, self._dtype)]
+        self._pending = np.concatenate(parts)
         full = len(self._pending) // self._body
         if full < 64 and not (full and ends_document):
             return

@@ -20,14 +20,14 @@ from transformers import PreTrainedTokenizerFast
 from threeml_core.config import DATA_PARAMETERS, StudyConfig
 from threeml_core.data.blocks import BlockWriter, TokenBlocks, token_dtype
 from threeml_core.data.corpus import Document, corpus_fingerprint, load_corpus
-from threeml_core.data.tokenizer import boundary_ids, limited, load_tokenizer, train_tokenizer
+from threeml_core.data.tokenizer import Encoder, boundary_ids, limited, load_tokenizer, train_tokenizer
 from threeml_core.errors import CorpusError, DamagedFileError
 from threeml_core.files import atomic_folder, exclusive, fingerprint, project_path, write_json
 
 FORMAT = 1
 """Raised when the files of a prepared folder change their meaning."""
 
-_CHUNK_CHARACTERS = 1_000_000  # tokenised at once, on all cores
+_CHUNK_CHARACTERS = 1_000_000  # tokenised at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,11 +125,9 @@ def _split(documents: Iterable[Document], fraction: float) -> Iterator[tuple[boo
 
 def _tokenize(
     pieces: Iterator[tuple[str, bool]], tokenizer: PreTrainedTokenizerFast
-) -> Iterator[tuple[list[int], bool]]:
-    """(text, ends its document) -> (ids, ends its document); a chunk at a time, on all cores."""
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
+) -> Iterator[tuple[np.ndarray, bool]]:
+    """(text, ends its document) -> (ids, ends its document); a chunk at a time."""
+    encode = Encoder(tokenizer)
     while True:
         chunk: list[tuple[str, bool]] = []
         size = 0
@@ -140,9 +138,7 @@ def _tokenize(
                 break
         if not chunk:
             return
-        encodings = backend.encode_batch_fast([text for text, _ in chunk], add_special_tokens=False)
-        for encoding, (_, ends) in zip(encodings, chunk, strict=True):
-            yield encoding.ids, ends
+        yield from zip(encode([text for text, _ in chunk]), [ends for _, ends in chunk], strict=True)
 
 
 def _with_ends(document: Document) -> Iterator[tuple[str, bool]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
+import regex
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -101,6 +104,62 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerFast:
             "<pad>, <s> and </s>: choose roberta-base's kind, or `tokenizer: train`"
         )
     return tokenizer
+
+
+_WORDS = regex.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+"""GPT-2's and RoBERTa's division of text into words, which the tokenizers library calls ByteLevel."""
+
+_MOST_WORDS = 200_000  # kept; about 30 MB
+
+
+class Encoder:
+    """Token ids of texts, special tokens left out, as the tokenizer itself gives them.
+
+    Byte-level BPE, RoBERTa's kind, works on one word after the other and most words were seen before: they are looked
+    up, and the tokenizer gets the new ones only. Any other kind of tokenizer, and any text with a special token
+    written out in it, goes to the tokenizer whole.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._added = [token.content for token in self._backend.get_added_tokens_decoder().values()]
+        self._by_words = _is_byte_level_bpe(self._backend)
+        self._known: dict[str, bytes] = {}
+
+    def __call__(self, texts: list[str]) -> list[np.ndarray]:
+        """(tokens,) uint32 of each text."""
+        split = [self._split(text) for text in texts]
+        new = sorted({word for words in split if words is not None for word in words} - self._known.keys())
+        found = dict(zip(new, self._encode(new), strict=True))
+        if len(self._known) + len(found) <= _MOST_WORDS:
+            self._known |= found
+        whole = iter(self._encode([text for text, words in zip(texts, split, strict=True) if words is None]))
+        known = self._known if found.keys() <= self._known.keys() else {**self._known, **found}
+        ids = (next(whole) if words is None else b"".join(map(known.__getitem__, words)) for words in split)
+        return [np.frombuffer(part, np.uint32) for part in ids]
+
+    def _split(self, text: str) -> list[str] | None:
+        if not self._by_words or any(token in text for token in self._added):
+            return None
+        return _WORDS.findall(text)
+
+    def _encode(self, texts: list[str]) -> list[bytes]:
+        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32).tobytes() for encoding in encodings]
+
+
+def _is_byte_level_bpe(backend: Tokenizer) -> bool:
+    about = json.loads(backend.to_str())
+    split, model = about["pre_tokenizer"] or {}, about["model"]
+    settings = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    return (
+        about["normalizer"] is None
+        and settings.items() <= split.items()
+        and model["type"] == "BPE"
+        and not model["dropout"]
+    )
 
 
 def boundary_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int | None, int | None]:

@@ -95,7 +95,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             total += (normaliser.log() - at_wanted).sum()
             gradient = odds.div_(normaliser).scatter_add_(1, wanted, rows.new_full(wanted.shape, -1.0))
             torch.mm(gradient, weight, out=by_rows[start : start + size])
-            by_weight.addmm_(gradient.t(), some)
+            torch.addmm(by_weight, gradient.t(), some, out=by_weight)
             by_bias += gradient.sum(0)
         ctx.save_for_backward(by_rows, by_weight, by_bias)
         return total

@@ -17,7 +17,7 @@ import nbformat
 import papermill
 
 from threeml_core.config import StudyConfig
-from threeml_core.errors import StudyError
+from threeml_core.errors import ParameterError, StudyError
 from threeml_core.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
 from threeml_core.log import Log, print_line
 from threeml_core.results import available_cores, load_records
@@ -31,6 +31,11 @@ AT_ONCE = 2
 
 LAST = "06_comparison"
 """It judges what the other notebooks found."""
+
+PERFORMANCE = "08_performance"
+"""It measures time, so nothing else may run beside it."""
+
+_STUDY = ("04", "05", "06")  # show the study's runs
 
 
 def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path, list[str]]:
@@ -52,7 +57,7 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     given = {n: "None" if v is None else v for n, v in config.parameters().items() if config.sources[n] == "given"}
     given["preset"] = config.preset
     os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps
-    sources = sorted(NOTEBOOKS.glob("*.ipynb"), key=lambda path: (path.stem == LAST, path.stem))
+    sources = sorted(pages_of(config), key=lambda path: (path.stem == LAST, path.stem))
     failed: list[str] = []
     with exclusive(folder / ".lock", f"the notebooks folder {folder}"):
         keys = {source: _key(source, config, given) for source in sources}
@@ -61,18 +66,34 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
             if path.name in {source.name for source in stale} or path.name not in {source.name for source in sources}:
                 path.unlink()
         log(f"{len(sources) - len(stale)} of {len(sources)} notebooks are up to date")
-        if stale and not _is_finished(config):
+        if any(source.stem[:2] in _STUDY for source in stale) and not _is_finished(config):
             _conduct(given)
-        last = [source for source in stale if source.stem == LAST]
+        alone = [[source] for source in stale if source.stem in (PERFORMANCE, LAST)]
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(AT_ONCE, available_cores()), context, initializer=leave_with_parent) as pool:
-            for some in ([source for source in stale if source not in last], last):
+            for some in ([source for source in stale if [source] not in alone], *alone):
                 done = [pool.submit(_execute, source, folder, given, keys[source], config) for source in some]
                 for outcome in concurrent.futures.as_completed(done):
                     line, failure = outcome.result()
                     log(line)
                     failed += [failure] if failure else []
     return folder, failed
+
+
+def pages_of(config: StudyConfig) -> list[Path]:
+    """The notebooks of the report.
+
+    Raises:
+        ParameterError: there is no notebook of a number that `pages` names.
+    """
+    notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
+    numbers = [path.stem[:2] for path in notebooks]
+    wanted = numbers if config.pages == "all" else [part.strip().zfill(2) for part in config.pages.split(",")]
+    if unknown := sorted(set(wanted) - set(numbers)):
+        raise ParameterError(
+            f"pages={config.pages!r}: no notebook {unknown[0]}; expected 'all' or some of {', '.join(numbers)}"
+        )
+    return [path for path, number in zip(notebooks, numbers, strict=True) if number in wanted]
 
 
 def _is_finished(config: StudyConfig) -> bool:

@@ -166,7 +166,8 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
             (folder / page.href).write_text(tidy(body), encoding="utf-8")
             (folder / source.name).write_text(tidy(source.read_text(encoding="utf-8")), encoding="utf-8")
         index = nbformat.v4.new_notebook()
-        study = {**shared, "here": None, "summary": _summary(config, records)}
+        judged = any(page.href == "06_comparison.html" for page in pages)
+        study = {**shared, "here": None, "summary": _summary(config, records) if judged else ""}
         body, _ = exporter.from_notebook_node(index, {"study": study})
         (folder / "index.html").write_text(tidy(body), encoding="utf-8")
         lines = (json.dumps(dataclasses.asdict(record), ensure_ascii=False) for record in records)

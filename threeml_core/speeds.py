@@ -1,4 +1,4 @@
-"""What a benchmark's record says: ratios with intervals, conversion, utilisation; for tables and the command line."""
+"""What a benchmark's record says: ratios within rounds with intervals, conversion, utilisation. No torch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,47 @@ import dataclasses
 
 import numpy as np
 
-from threeml_core.benchmark.speed import AGAIN, BASELINE, Interval, interval, ratio
 from threeml_core.results import RunRecord
+
+BASELINE = "vanilla-15"
+"""The arm that 3ML is measured against; it has two turns a round, and the second shows the noise."""
+
+AGAIN = f"{BASELINE} again"
+"""The second turn of the baseline in a round."""
+
+NOISE_LIMIT = 0.05
+"""The baseline may differ from itself by this share; else no speed is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """A median and its 95% bootstrap interval."""
+
+    median: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Interval:
+        """Scaled."""
+        return Interval(self.median * factor, self.low * factor, self.high * factor)
+
+
+def interval(values: np.ndarray, resamples: int = 10_000) -> Interval:
+    """Median of (rounds,) values, and the percentile bootstrap of it; the same values give the same interval."""
+    rng = np.random.default_rng(0)
+    medians = np.median(values[rng.integers(len(values), size=(resamples, len(values)))], 1)
+    low, high = np.percentile(medians, [2.5, 97.5])
+    return Interval(float(np.median(values)), float(low), float(high))
+
+
+def ratio(baseline: np.ndarray, arm: np.ndarray) -> Interval:
+    """How many times faster the arm is: the median of the ratios of seconds within each round."""
+    return interval(baseline / arm)
+
+
+def too_noisy(noise: Interval) -> bool:
+    """Does the baseline differ from itself by more than `NOISE_LIMIT`?"""
+    return abs(noise.median - 1) > NOISE_LIMIT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +92,7 @@ def speeds(record: RunRecord) -> list[ArmSpeed]:
     if "turns" not in metrics or metrics["too_noisy"]:
         return []
     seconds = {name: np.array(turns["seconds"]) for name, turns in metrics["turns"].items()}
+    seconds[BASELINE] = (seconds[BASELINE] + seconds[AGAIN]) / 2
     tokens = parameters["batch_size"] * parameters["sequence_length"]
     found = []
     for name, about in metrics["arms"].items():

@@ -1,0 +1,256 @@
+"""Tables and figures of a benchmark: speed side by side, conversion, where the time goes, scaling, preparing data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+from threeml_core.config import MODEL_NAMES
+from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
+from threeml_core.reporting.tables import MISSING, Table
+from threeml_core.results import RunRecord
+from threeml_core.speeds import ArmSpeed, noise, speeds, text_of
+
+_AXES = {
+    "sequence_length": "sequence length",
+    "hidden_size": "width",
+    "num_hidden_layers": "layers",
+    "mask_rate": "mask rate",
+    "decoder_num_hidden_layers": "decoder layers",
+    "decoder_hidden_size": "decoder width",
+}
+
+_KIND_COLORS = dict(
+    zip(
+        ("matrix products", "attention", "head", "dropout", "GELU and norms", "optimizer", "data", "the rest"),
+        ("#2f8fd8", "#e0701a", "#1a9e77", "#b5559d", "#c9a227", "#6a6ad4", "#d84f4f", "#888888"),
+        strict=True,
+    )
+)
+
+
+def noise_statement(record: RunRecord) -> str:
+    """One plain sentence: can the speeds be trusted?"""
+    hardware = record.environment["hardware"]
+    where = f"Measured on {hardware.get('gpu', hardware['cpu'])} ({hardware['threads']} threads)"
+    found = noise(record)
+    if found is None:
+        return f"{where}; speed was not asked for."
+    rounds = len(record.metrics["turns"]["vanilla-15"]["seconds"])
+    against = f"vanilla-15% against itself, in the same {rounds} rounds, is {text_of(found, 3)} times as fast"
+    if record.metrics["too_noisy"]:
+        return (
+            f"{where}: too noisy. {against[0].upper()}{against[1:]}, so no speed is given; run it on an idle machine."
+        )
+    return f"{where}; {against}: smaller differences are noise."
+
+
+def speed_comparison(record: RunRecord) -> Table:
+    """Every arm: time, rate, FLOPs, utilisation, ratios with intervals, memory."""
+    rows = [
+        {
+            "Model": arm.label,
+            "ms an update": f"{1000 * arm.step.median:.1f}",
+            "tokens/s": f"{arm.tokens_per_second:,.0f}",
+            "GFLOP": f"{arm.flops / 1e9:.3g}",
+            "Over vanilla-15%": text_of(arm.over_vanilla),
+            "By FLOPs": f"{arm.over_vanilla.median / arm.conversion.median:.2f}" if arm.conversion.median else MISSING,
+            "Conversion": text_of(arm.conversion),
+            "Over Hugging Face": MISSING if arm.over_hf is None else text_of(arm.over_hf),
+            "Of the ceiling": f"{arm.utilisation:.0%}" + ("" if arm.mfu is None else f", MFU {arm.mfu:.0%}"),
+            "CPU ms": f"{1000 * arm.cpu.median:.0f}",
+            "Data": f"{arm.data_wait:.1%}",
+            "First update": f"{arm.first_step:.1f} s",
+            "Memory": MISSING if arm.peak_bytes is None else f"{arm.peak_bytes / 2**20:,.0f} MiB",
+        }
+        for arm in speeds(record)
+    ]
+    ceiling = record.metrics["flops_ceiling"] / 1e9
+    return Table(
+        rows or [{"Model": "too noisy, or speed was not measured"}],
+        "Speed of training: medians over the rounds, ratios within a round with 95% bootstrap intervals; an update has "
+        f"{record.parameters['batch_size']} blocks of {record.parameters['sequence_length']} tokens. The ceiling is "
+        f"{ceiling:,.0f} GFLOP/s, the best of large matrix products on this machine. Memory is what training adds to "
+        "the imports.",
+    )
+
+
+def _look(arm: ArmSpeed) -> str:
+    return arm.name.split("-")[0] if arm.name.split("-")[0] in MODEL_NAMES else "reference"
+
+
+def plot_conversion(record: RunRecord) -> Figure:
+    """Speed-up by the clock against the speed-up in FLOPs, over vanilla at 15%."""
+    arms = speeds(record)
+    with matplotlib.rc_context(RC):
+        figure, (axis,) = new_axes(1, 3.6)
+        by_flops = [arm.over_vanilla.median / arm.conversion.median for arm in arms]
+        for x, arm in zip(by_flops, arms, strict=True):
+            look, over = _look(arm), arm.over_vanilla
+            bar = [[over.median - over.low], [over.high - over.median]]
+            marker = MARKERS.get(look, "x")
+            axis.errorbar(x, over.median, bar, marker=marker, color=COLORS[look], capsize=3, label=arm.label)
+        ends = [0.95 * min([*by_flops, 1]), 1.05 * max([*by_flops, 1])]
+        axis.plot(ends, ends, color=COLORS["reference"], linestyle=":", label="the clock follows the FLOPs")
+        axis.set(xlabel="speed-up over vanilla-15% in executed FLOPs", ylabel="speed-up by the clock")
+        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    said = ", ".join(f"{arm.label} {arm.over_vanilla.median:.2f}" for arm in arms if arm.name != "vanilla-15")
+    return Figure(
+        figure,
+        "Speed-up by the clock against speed-up in FLOPs, both over vanilla-15%; above the dotted line a model is "
+        f"faster than its FLOPs say. By the clock: {said or 'nothing, as it was too noisy'}.",
+    )
+
+
+def _not_measured(what: str) -> Table:
+    return Table([{what: "not measured: it is not in benchmark_parts"}], what)
+
+
+def plot_breakdown(record: RunRecord) -> Figure | Table:
+    """Where the time of an update goes, beside what its FLOPs would take at the ceiling."""
+    if "breakdown" not in record.metrics:
+        return _not_measured("Where the time goes")
+    parts, arms = record.metrics["breakdown"], record.metrics["arms"]
+    names = list(parts)[::-1]
+    ceiling = record.metrics["flops_ceiling"]
+    with matplotlib.rc_context(RC):
+        figure, (axis,) = new_axes(1, 0.8 + 0.36 * len(names))
+        left = np.zeros(len(names))
+        for kind, color in _KIND_COLORS.items():
+            widths = np.array([1000 * parts[name][kind] for name in names])
+            axis.barh(range(len(names)), widths, left=left, color=color, label=kind, height=0.62)
+            left += widths
+        ideal = [1000 * record.flops[name] / ceiling for name in names]
+        axis.scatter(ideal, range(len(names)), marker="|", s=160, color=INK, zorder=3, label="FLOPs at the ceiling")
+        axis.set_yticks(range(len(names)), [arms[name]["label"] for name in names], fontsize=9)
+        axis.set_xlabel("ms an update, under the profiler")
+        axis.grid(axis="y", visible=False)
+        axis.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.4, 1.0))
+    first = parts[names[-1]]
+    share = first["matrix products"] / sum(first.values())
+    return Figure(
+        figure,
+        "Where the time of an update goes, by torch's profiler, and what the FLOPs of all of it would take at the "
+        f"ceiling of matrix products. For {arms[names[-1]]['label']} the products of the blocks are {share:.0%}.",
+    )
+
+
+def breakdown_table(record: RunRecord) -> Table:
+    """The same as numbers."""
+    if "breakdown" not in record.metrics:
+        return _not_measured("Where the time goes")
+    rows = [
+        {
+            "Model": record.metrics["arms"][name]["label"],
+            **{kind: f"{1000 * seconds:.1f}" for kind, seconds in parts.items()},
+            "sum": f"{1000 * sum(parts.values()):.1f}",
+        }
+        for name, parts in record.metrics["breakdown"].items()
+    ]
+    return Table(rows, "Where the time goes: ms an update, under torch's profiler, which slows small operations down")
+
+
+def plot_scaling(record: RunRecord) -> Figure | Table:
+    """Cost of an update along each axis of the geometry, by the clock and by Appendix C, relative to the geometry's."""
+    if "scaling" not in record.metrics:
+        return _not_measured("Scaling")
+    points = record.metrics["scaling"]
+    axes = [axis for axis in _AXES if any(p["axis"] == axis for p in points)]
+    parameters = record.parameters
+    with matplotlib.rc_context(RC):
+        figure, panels = new_axes(3, 2.5 * -(-len(axes) // 3), -(-len(axes) // 3))
+        for panel, axis in zip(panels, axes, strict=False):
+            for architecture in MODEL_NAMES:
+                some = [p for p in points if p["axis"] == axis and p["architecture"] == architecture]
+                base = [p for p in some if p["value"] == parameters[axis]]
+                if not base:
+                    continue
+                x = [p["value"] for p in some]
+                color = COLORS[architecture]
+                panel.plot(
+                    x, [p["flops"] / base[0]["flops"] for p in some], color=color, linestyle=STYLES[architecture]
+                )
+                measured = [p["seconds"] / base[0]["seconds"] for p in some]
+                panel.plot(x, measured, color=color, marker=MARKERS[architecture], linestyle="", markersize=5)
+            panel.set_xlabel(_AXES[axis])
+            if axis != "mask_rate":
+                panel.set_xscale("log", base=2)
+                panel.set_yscale("log", base=2)
+                ticks = sorted({p["value"] for p in points if p["axis"] == axis})
+                panel.set_xticks(ticks, [f"{t:g}" for t in ticks])
+                panel.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.2g"))
+                panel.minorticks_off()
+        panels[0].set_ylabel("cost, relative")
+        looks: list[tuple[str, dict[str, Any]]] = [
+            (name, {"color": COLORS[a], "marker": MARKERS[a], "linestyle": STYLES[a]})
+            for a, name in MODEL_NAMES.items()
+        ]
+        handles = [matplotlib.lines.Line2D([], [], label=name, **look) for name, look in looks]
+        figure.legend(handles=handles, ncols=3, loc="outside upper center", fontsize=9)
+    return Figure(
+        figure,
+        "Cost of an update relative to the geometry itself, one parameter varied at a time: lines by the FLOPs of "
+        f"Appendix C as they are executed, marks by the clock. {scaling_statement(record)}",
+    )
+
+
+def scaling_statement(record: RunRecord) -> str:
+    """How far the clock and Appendix C agree: the exponent of time over FLOPs, and the largest difference."""
+    points = record.metrics["scaling"]
+    flops, seconds = (np.array([p[key] for p in points]) for key in ("flops", "seconds"))
+    exponent, _ = np.polyfit(np.log(flops), np.log(seconds), 1)
+    rate = flops / seconds
+    worst = points[int(np.argmin(rate))]
+    return (
+        f"Over all {len(points)} points time grows as FLOPs^{exponent:.2f}; the rate is {rate.max() / 1e9:.0f} GFLOP/s "
+        f"at most, {np.median(rate) / 1e9:.0f} in the middle, and least, {rate.min() / 1e9:.0f}, for "
+        f"{MODEL_NAMES[worst['architecture']]} with {_AXES[worst['axis']]} {worst['value']:g}."
+    )
+
+
+def scaling_table(record: RunRecord) -> Table:
+    """Every point of the scaling."""
+    if "scaling" not in record.metrics:
+        return _not_measured("Scaling")
+    rows = [
+        {
+            "Varied": _AXES[p["axis"]],
+            "Value": f"{p['value']:g}",
+            "Model": MODEL_NAMES[p["architecture"]],
+            "GFLOP": f"{p['flops'] / 1e9:.3g}",
+            "ms an update": f"{1000 * p['seconds']:.1f}",
+            "Rate": f"{p['flops'] / p['seconds'] / 1e9:.0f} GFLOP/s",
+        }
+        for p in record.metrics["scaling"]
+    ]
+    return Table(rows, "Scaling, point by point (the fastest of a few updates)", folded=True)
+
+
+def preparation_table(record: RunRecord) -> Table:
+    """Both ways of preparing data on the same text."""
+    found = record.metrics.get("preparation")
+    if found is None:
+        return _not_measured("Preparing data")
+    if isinstance(found, str):
+        return Table([{"Preparing data": found}], "Preparing data")
+    names = {"ours": "this package", "run_mlm": "datasets.map, as run_mlm"}
+    rows = [
+        {
+            "Way": names[way],
+            "Tokens": f"{value['tokens']:,}",
+            "Seconds": f"{value['seconds']:.2f}",
+            "CPU seconds": f"{value['cpu_seconds']:.2f}",
+            "tokens/s": f"{value['tokens'] / value['seconds']:,.0f}",
+            "Tokens a CPU second": f"{value['tokens'] / value['cpu_seconds']:,.0f}",
+            "Memory": f"{value['peak_bytes'] / 2**20:,.0f} MiB",
+        }
+        for way, value in found.items()
+    ]
+    ours, theirs = (value["tokens"] / value["cpu_seconds"] for value in found.values())
+    return Table(
+        rows,
+        f"Preparing data, the same text and tokenizer, each in a process of its own: {ours / theirs:.1f} times the "
+        "tokens a CPU second. Memory is what it adds to the imports.",
+    )
