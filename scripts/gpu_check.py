@@ -124,7 +124,7 @@ def goals_of(name: str, record: RunRecord) -> dict[str, list[float | None]]:
     """Goal -> [wanted, found]."""
     arms = {arm.name: arm for arm in speeds(record)}
     found: dict[str, list[float | None]] = {}
-    for goal, wanted in GOALS[name].items():
+    for goal, wanted in GOALS.get(name, {}).items():
         kind, arm = goal.split()
         one, value = arms.get(arm), None
         if one is not None and kind == "mfu":
@@ -191,10 +191,19 @@ def main() -> None:
     found = stage("recompiles", 40, lambda: recompiles(first, data, device))
     if isinstance(found, dict):
         lines.append(f"graphs: {found}")
-    for name, arms in (("base-512", "hf,hf_bare,self"), ("large-128", "self")):
+    for name, arms, mode in (
+        ("base-512", "hf,hf_bare,self", "default"),
+        ("large-128", "self", "default"),
+        ("base-512", "self", "reduce-overhead"),  # do CUDA graphs pay?
+    ):
         config = configuration(name, options.rehearse).replace(
-            benchmark_arms=arms, benchmark_rates="0.5", benchmark_rounds=10, benchmark_parts="speed"
+            benchmark_arms=arms,
+            benchmark_rates="0.5",
+            benchmark_rounds=10,
+            benchmark_parts="speed",
+            torch_compile_mode=mode,
         )
+        name = name if mode == "default" else f"{name}, {mode}"
         records: list[RunRecord] = []
 
         def measure(config: StudyConfig = config, records: list[RunRecord] = records) -> dict[str, Any]:

@@ -122,14 +122,22 @@ def read_record(folder: Path, check_hashes: bool = False) -> RunRecord:
 
 
 def load_records(runs_dir: str | Path, stage: str) -> list[RunRecord]:
-    """Records of all finished runs of a stage, oldest first; unfinished folders are passed over.
+    """Records of all finished runs of a stage, oldest first; unfinished folders and older schemas are passed over.
 
     Raises:
         DamagedFileError: a finished run is damaged.
     """
     folders = (project_path(runs_dir) / stage).glob("*/record.json")
-    records = [read_record(path.parent) for path in folders]
+    records = [read_record(path.parent) for path in folders if not _is_older(path)]
     return sorted(records, key=lambda record: record.environment["finished"])
+
+
+def _is_older(path: Path) -> bool:
+    """Was the record written before the schema was raised? Its run has another id now and is done again."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["schema"] < SCHEMA
+    except (OSError, ValueError, TypeError, KeyError):
+        return False  # damaged: `read_record` says how
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import SHARED
 from threeml_core.config import make_config
-from threeml_core.errors import StudyError
+from threeml_core.errors import ParameterError, StudyError
 from threeml_core.files import PROJECT_ROOT
 from threeml_core.paper import printed_values
 from threeml_core.reporting import execute
@@ -363,3 +363,15 @@ def test_warnings_stay_and_failures_are_refused(tmp_path: Path) -> None:
     assert index.read_text() == before, "a refused report leaves the previous one"
     with pytest.raises(StudyError, match="no executed notebook"):
         build_report(tmp_path / "report2", tmp_path / "report", config)
+
+
+def test_pages_of_a_report() -> None:
+    def names(**given: object) -> list[str]:
+        return [path.stem for path in execute.pages_of(make_config(given))]
+
+    assert len(names()) == 9
+    assert names(preset="benchmark") == ["08_performance"]
+    assert names(pages="8, 00") == ["00_cost_model", "08_performance"]
+    assert names(pages=7) == ["07_mutual_information"]  # as papermill passes `-p pages 7`
+    with pytest.raises(ParameterError, match="pages='12': no notebook 12"):
+        names(pages="12")

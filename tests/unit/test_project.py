@@ -56,6 +56,7 @@ def test_imports_go_one_way() -> None:
     ("module", "forbidden"),
     [
         ("threeml_core.pretrain", "gensim datasets pyarrow papermill matplotlib pandas nbconvert pydantic ray"),
+        ("threeml_core.benchmark", "gensim datasets pyarrow papermill matplotlib pandas nbconvert pydantic ray"),
         ("threeml_core.reporting", "torch transformers datasets gensim"),
         ("threeml_core.config", "torch numpy pandas"),
     ],
