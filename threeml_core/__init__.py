@@ -2,6 +2,6 @@
 
 import os
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # torch reads it when imported; without it, its profiler prints
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported; else its profiler prints
 
 __version__ = "0.1.0"

@@ -278,6 +278,20 @@ def test_truncated_checkpoint(own_runs: dict) -> None:
         pretrain(config, quiet)
 
 
+def test_records_of_an_older_schema_are_passed_over(config, tmp_path: Path) -> None:  # noqa: ANN001
+    """After an update of the package old runs do no harm: their ids are others now."""
+    path = tmp_path / "pretrain" / "self-40-old" / "record.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"schema": 1, "what": "an older version wrote"}')
+    assert load_records(tmp_path, "pretrain") == []
+    path.write_text('{"schema": 1000}')
+    with pytest.raises(DamagedFileError, match="schema 1000"):
+        load_records(tmp_path, "pretrain")
+    path.write_text("{")
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        load_records(tmp_path, "pretrain")
+
+
 @pytest.mark.parametrize("damage", ["record", "model", "flipped", "encoder", "renamed"])
 def test_damaged_run(damage: str, own_runs: dict) -> None:
     config = make_config(own_runs)
