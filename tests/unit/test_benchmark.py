@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,16 @@ from threeml_core.pretrain import Batches, count_of
 from threeml_core.results import RunRecord
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_turns() -> Iterator[None]:
+    """A step a turn: what the numbers are does not matter here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("threeml_core.benchmark.speed.TURN_SECONDS", 0.0)
+        patch.setattr("threeml_core.benchmark.scaling.TURN_SECONDS", 0.0)
+        patch.setattr("threeml_core.benchmark.scaling.TURNS", 1)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +186,14 @@ def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir:
     assert "3ML_self-50%" in text and "Hugging Face" in text
     html = reporting.speed_comparison(quiet)._repr_html_()
     assert "3ML_self-50%" in html and speeds.text_of(one.conversion) in html
-    for part in ("plot_conversion", "plot_breakdown", "breakdown_table", "plot_scaling", "scaling_table"):
+    for part in (
+        "resource_table",
+        "plot_conversion",
+        "plot_breakdown",
+        "breakdown_table",
+        "plot_scaling",
+        "scaling_table",
+    ):
         assert getattr(reporting, part)(quiet)._repr_html_()
     assert "not measured" in repr(reporting.preparation_table(quiet))
 
@@ -184,7 +202,9 @@ def test_a_noisy_record_gives_no_speed(record: RunRecord) -> None:
     noisy = dataclasses.replace(record, metrics={**record.metrics, "too_noisy": True})
     assert speeds.speeds(noisy) == []
     assert speeds.lines_of(noisy)[-1] == "too noisy: no speed is given"
-    assert "too noisy" in reporting.noise_statement(noisy) and "too noisy" in repr(reporting.speed_comparison(noisy))
+    assert "too noisy" in repr(reporting.speed_comparison(noisy)) and "too noisy" in repr(
+        reporting.resource_table(noisy)
+    )
     assert reporting.plot_conversion(noisy)._repr_html_()
 
 

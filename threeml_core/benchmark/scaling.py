@@ -18,8 +18,11 @@ from threeml_core.data.blocks import TokenBlocks, widen
 from threeml_core.log import Log
 from threeml_core.pretrain import Trainer
 
-STEPS = 3
-"""Steps that are timed at each point, after one that is not; the fastest counts."""
+TURNS = 3
+"""Times that each point takes its turn with the geometry itself, after one step each that is not timed."""
+
+TURN_SECONDS = 0.1
+"""A turn has as many steps as this takes, at least one."""
 
 AXES = (
     "sequence_length",
@@ -34,13 +37,19 @@ AXES = (
 
 @dataclasses.dataclass(frozen=True)
 class ScalingPoint:
-    """One geometry: its axis and value, its FLOPs by the exact formula, and the seconds of its step."""
+    """One geometry: its axis and value, its FLOPs by the exact formula, the seconds of its step (median).
+
+    `base_flops` and `relative` are those of the geometry itself, and how many times as long a step of this one takes
+    (median of the ratios of neighbouring turns, so that a machine's drift is not taken for a cost).
+    """
 
     axis: str
     value: float
     architecture: str
     flops: float
+    base_flops: float
     seconds: float
+    relative: float
 
 
 def points_of(config: StudyConfig) -> Iterator[tuple[str, float, StudyConfig]]:
@@ -102,28 +111,42 @@ class _Cut(TokenBlocks):
 
 
 def measure_scaling(config: StudyConfig, data: PreparedData, device: torch.device, log: Log) -> list[ScalingPoint]:
-    """Time a few steps at every point of `points_of`, one model after the other.
+    """Time a few steps at every point of `points_of`, in turns with the geometry itself.
 
     The text is the same everywhere; where the sequence length differs, it is cut anew.
     """
     wanted = list(points_of(config))
-    log(f"{len(wanted)} geometries, {STEPS} steps each")
+    log(f"{len(wanted)} geometries, {TURNS} turns each")
     cut = {data.train.n: data}
     for _, _, point in wanted:
         n = point.sequence_length
         if n not in cut:
             cut[n] = dataclasses.replace(data, train=_Cut(data.train, n, data.special_ids))
+
+    def cost(point: StudyConfig) -> float:
+        return flops.training_flops(flops.forward_flops(point, "exact", data.vocab_size), point.batch_size, 1, "exact")
+
     found = []
-    for axis, value, point in wanted:
-        trainer = Trainer(point, cut[point.sequence_length], device)
-        trainer.update()
-        times = []
-        for _ in range(STEPS):
-            wait_for(device)
-            started = time.perf_counter()
+    for architecture in ARCHITECTURES:
+        itself = config.replace(architecture=architecture)
+        base = Trainer(itself, data, device)
+        base.update()
+        for axis, value, point in (w for w in wanted if w[2].architecture == architecture):
+            trainer = Trainer(point, cut[point.sequence_length], device)
             trainer.update()
-            wait_for(device)
-            times.append(time.perf_counter() - started)
-        cost = flops.training_flops(flops.forward_flops(point, "exact", data.vocab_size), point.batch_size, 1, "exact")
-        found.append(ScalingPoint(axis, float(value), point.architecture, cost, min(times)))
+            pairs = np.array([(_turn(base, device), _turn(trainer, device)) for _ in range(TURNS)])
+            relative = float(np.median(pairs[:, 1] / pairs[:, 0]))
+            seconds = float(np.median(pairs[:, 1]))
+            found.append(ScalingPoint(axis, float(value), architecture, cost(point), cost(itself), seconds, relative))
     return found
+
+
+def _turn(trainer: Trainer, device: torch.device) -> float:
+    """Seconds of a step."""
+    wait_for(device)
+    started, steps = time.perf_counter(), 0
+    while steps == 0 or time.perf_counter() - started < TURN_SECONDS:
+        trainer.update()
+        wait_for(device)
+        steps += 1
+    return (time.perf_counter() - started) / steps

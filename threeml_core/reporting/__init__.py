@@ -55,11 +55,11 @@ from threeml_core.reporting.information import (
 )
 from threeml_core.reporting.performance import (
     breakdown_table,
-    noise_statement,
     plot_breakdown,
     plot_conversion,
     plot_scaling,
     preparation_table,
+    resource_table,
     scaling_table,
     speed_comparison,
 )
@@ -103,7 +103,6 @@ __all__ = [
     "information_cost_table",
     "information_table",
     "masking_rate_table",
-    "noise_statement",
     "paper_ablation",
     "paper_comparison",
     "parameter_table",
@@ -128,6 +127,7 @@ __all__ = [
     "printed_against_computed",
     "protocol_table",
     "recipe_table",
+    "resource_table",
     "runs_table",
     "sample_table",
     "scaling_table",

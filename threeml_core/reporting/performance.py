@@ -48,32 +48,45 @@ def noise_statement(record: RunRecord) -> str:
 
 
 def speed_comparison(record: RunRecord) -> Table:
-    """Every arm: time, rate, FLOPs, utilisation, ratios with intervals, memory."""
+    """Every arm: time, rate, ratios with intervals."""
     rows = [
         {
             "Model": arm.label,
             "ms an update": f"{1000 * arm.step.median:.1f}",
             "tokens/s": f"{arm.tokens_per_second:,.0f}",
-            "GFLOP": f"{arm.flops / 1e9:.3g}",
             "Over vanilla-15%": text_of(arm.over_vanilla),
-            "By FLOPs": f"{arm.over_vanilla.median / arm.conversion.median:.2f}" if arm.conversion.median else MISSING,
+            "By FLOPs": f"{arm.over_vanilla.median / arm.conversion.median:.2f}",
             "Conversion": text_of(arm.conversion),
             "Over Hugging Face": MISSING if arm.over_hf is None else text_of(arm.over_hf),
-            "Of the ceiling": f"{arm.utilisation:.0%}" + ("" if arm.mfu is None else f", MFU {arm.mfu:.0%}"),
+        }
+        for arm in speeds(record)
+    ]
+    caption = (
+        "Speed of training: medians over the rounds, ratios within a round with 95% bootstrap intervals; an update has "
+        f"{record.parameters['batch_size']} blocks of {record.parameters['sequence_length']} tokens. "
+    )
+    return Table(rows or [{"Model": "too noisy, or speed was not measured"}], caption + noise_statement(record))
+
+
+def resource_table(record: RunRecord) -> Table:
+    """Every arm: FLOPs, utilisation, CPU time, data wait, first update, memory."""
+    rows = [
+        {
+            "Model": arm.label,
+            "GFLOP": f"{arm.flops / 1e9:.3g}",
+            "Of the ceiling": f"{arm.utilisation:.0%}",
+            **({} if arm.mfu is None else {"MFU": f"{arm.mfu:.0%}"}),
             "CPU ms": f"{1000 * arm.cpu.median:.0f}",
-            "Data": f"{arm.data_wait:.1%}",
+            "Waiting for data": f"{arm.data_wait:.1%}",
             "First update": f"{arm.first_step:.1f} s",
             "Memory": MISSING if arm.peak_bytes is None else f"{arm.peak_bytes / 2**20:,.0f} MiB",
         }
         for arm in speeds(record)
     ]
-    ceiling = record.metrics["flops_ceiling"] / 1e9
     return Table(
         rows or [{"Model": "too noisy, or speed was not measured"}],
-        "Speed of training: medians over the rounds, ratios within a round with 95% bootstrap intervals; an update has "
-        f"{record.parameters['batch_size']} blocks of {record.parameters['sequence_length']} tokens. The ceiling is "
-        f"{ceiling:,.0f} GFLOP/s, the best of large matrix products on this machine. Memory is what training adds to "
-        "the imports.",
+        "What an update takes. The ceiling is the best of large matrix products on this machine, "
+        f"{record.metrics['flops_ceiling'] / 1e9:,.0f} GFLOP/s; memory is what training adds to the imports.",
     )
 
 
@@ -158,21 +171,16 @@ def plot_scaling(record: RunRecord) -> Figure | Table:
         return _not_measured("Scaling")
     points = record.metrics["scaling"]
     axes = [axis for axis in _AXES if any(p["axis"] == axis for p in points)]
-    parameters = record.parameters
     with matplotlib.rc_context(RC):
         figure, panels = new_axes(3, 2.5 * -(-len(axes) // 3), -(-len(axes) // 3))
         for panel, axis in zip(panels, axes, strict=False):
             for architecture in MODEL_NAMES:
                 some = [p for p in points if p["axis"] == axis and p["architecture"] == architecture]
-                base = [p for p in some if p["value"] == parameters[axis]]
-                if not base:
-                    continue
                 x = [p["value"] for p in some]
                 color = COLORS[architecture]
-                panel.plot(
-                    x, [p["flops"] / base[0]["flops"] for p in some], color=color, linestyle=STYLES[architecture]
-                )
-                measured = [p["seconds"] / base[0]["seconds"] for p in some]
+                counted = [p["flops"] / p["base_flops"] for p in some]
+                panel.plot(x, counted, color=color, linestyle=STYLES[architecture])
+                measured = [p["relative"] for p in some]
                 panel.plot(x, measured, color=color, marker=MARKERS[architecture], linestyle="", markersize=5)
             panel.set_xlabel(_AXES[axis])
             if axis != "mask_rate":
@@ -199,14 +207,15 @@ def plot_scaling(record: RunRecord) -> Figure | Table:
 def scaling_statement(record: RunRecord) -> str:
     """How far the clock and Appendix C agree: the exponent of time over FLOPs, and the largest difference."""
     points = record.metrics["scaling"]
-    flops, seconds = (np.array([p[key] for p in points]) for key in ("flops", "seconds"))
-    exponent, _ = np.polyfit(np.log(flops), np.log(seconds), 1)
-    rate = flops / seconds
-    worst = points[int(np.argmin(rate))]
+    by_flops = np.array([p["flops"] / p["base_flops"] for p in points])
+    by_clock = np.array([p["relative"] for p in points])
+    exponent = float(np.polyfit(np.log(by_flops), np.log(by_clock), 1)[0])
+    ratio = by_clock / by_flops
+    worst = points[int(np.argmax(np.abs(np.log(ratio))))]
     return (
-        f"Over all {len(points)} points time grows as FLOPs^{exponent:.2f}; the rate is {rate.max() / 1e9:.0f} GFLOP/s "
-        f"at most, {np.median(rate) / 1e9:.0f} in the middle, and least, {rate.min() / 1e9:.0f}, for "
-        f"{MODEL_NAMES[worst['architecture']]} with {_AXES[worst['axis']]} {worst['value']:g}."
+        f"Over all {len(points)} points time grows as FLOPs^{exponent:.2f}; in the middle clock and FLOPs differ by "
+        f"{np.median(np.abs(ratio - 1)):.0%}, at most by {np.max(np.abs(ratio - 1)):.0%} "
+        f"({MODEL_NAMES[worst['architecture']]}, {_AXES[worst['axis']]} {worst['value']:g})."
     )
 
 
@@ -221,11 +230,12 @@ def scaling_table(record: RunRecord) -> Table:
             "Model": MODEL_NAMES[p["architecture"]],
             "GFLOP": f"{p['flops'] / 1e9:.3g}",
             "ms an update": f"{1000 * p['seconds']:.1f}",
-            "Rate": f"{p['flops'] / p['seconds'] / 1e9:.0f} GFLOP/s",
+            "By FLOPs": f"{p['flops'] / p['base_flops']:.2f}",
+            "By the clock": f"{p['relative']:.2f}",
         }
         for p in record.metrics["scaling"]
     ]
-    return Table(rows, "Scaling, point by point (the fastest of a few updates)", folded=True)
+    return Table(rows, "Scaling, point by point, relative to the geometry itself (medians of a few turns)", folded=True)
 
 
 def preparation_table(record: RunRecord) -> Table:
