@@ -81,6 +81,7 @@ def test_the_report_is_there() -> None:
         "05_efficient_setting.html",
         "06_comparison.html",
         "07_mutual_information.html",
+        "08_performance.html",
     }
 
 

@@ -78,7 +78,7 @@ def test_mask_states_end_in_the_models_own_logits(architecture: str, layer_norm:
     n_de = batch.mask_idx.shape[1]
     width = config.hidden_size if architecture == "vanilla" else config.decoder_hidden_size
     assert [states.shape for states in layers] == [(3, n_de, width)] * 3
-    logits = model._logits(model.head(layers[-1]))
+    logits = torch.nn.functional.linear(model.head(layers[-1]), model.get_input_embeddings().weight, model.head_bias)
     assert torch.allclose(logits, model(corrupted=batch).logits[:, :n_de], atol=1e-5)
     before = model.mask_states(batch, final_norm=False)
     assert all(torch.equal(a, b) for a, b in zip(layers[:-1], before[:-1], strict=True))
