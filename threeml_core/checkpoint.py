@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-from torch import nn
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from threeml_core.errors import DamagedFileError, TrainingError
-from threeml_core.files import atomic_file, atomic_folder
+from threeml_core.files import atomic_file, atomic_folder, fits_digest
+from threeml_core.log import Log
 
 
 @dataclasses.dataclass
 class TrainingState:
-    """Where a run stands, apart from weights and moments. Order and corruption follow from the step."""
+    """Where a run stands, apart from weights and moments. Order, corruption and dropout follow from the step."""
 
     step: int = 0
     """Updates done."""
@@ -38,60 +42,112 @@ class TrainingState:
 REMEDY = "The paper's remedy: max_grad_norm=1.0 (gradient clipping); a lower learning_rate helps too"
 
 
-def kept_state(path: Path) -> str:
-    """What a run that has to stop can say about its last good state."""
-    return f"the last good state is kept in {path}" if path.exists() else "no state was saved before"
-
-
 def all_finite(model: nn.Module) -> bool:
     """Is every parameter a finite number?"""
     norms = torch._foreach_norm([p.detach() for p in model.parameters()])
     return bool(torch.isfinite(torch.stack(norms)).all())
 
 
-def save_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState) -> None:
-    """Write weights, moments and random states in one step; the previous file stays until the new one is whole.
+class SavedStates:
+    """The last states of a run: `<folder>/<step>-<first digits of the file's SHA-256>.safetensors`.
 
-    Raises:
-        TrainingError: a parameter is not finite; the previous state is kept.
-        StudyError: the disk is full; the previous state is kept.
+    A file appears under its name when it is complete, so a kill leaves the states before it as they were; the digits
+    tell whether it is still what was written.
     """
-    if not all_finite(model):
-        raise TrainingError(f"a parameter is not finite after step {state.step}; {kept_state(path)}. {REMEDY}")
-    content = {
-        "state": dataclasses.asdict(state),
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "rng": torch.get_rng_state(),
-        "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-    with atomic_file(path) as temporary, temporary.open("wb") as handle:
-        torch.save(content, handle)
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        """`keep`: the older ones are removed when a state is saved."""
+        self.folder, self.keep = folder, keep
+
+    def files(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.folder.glob("*-*.safetensors"), reverse=True)
+
+    def describe(self) -> str:
+        """What a run that has to stop can say about its last good state."""
+        files = self.files()
+        return f"the last good state is kept in {files[0]}" if files else "no state was saved before"
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState) -> None:
+        """Write weights, moments and where the run stands; the states before it stay until the new one is whole.
+
+        Raises:
+            TrainingError: a parameter is not finite; the states before it are kept.
+            StudyError: the disk is full; the states before it are kept.
+        """
+        if not all_finite(model):
+            raise TrainingError(f"a parameter is not finite after step {state.step}; {self.describe()}. {REMEDY}")
+        about = {"state": json.dumps(dataclasses.asdict(state))}
+        with atomic_file(self.folder / f"{state.step:09d}.safetensors", digest=True) as temporary:
+            save_file(_tensors(model, optimizer), temporary, about)
+        for old in self.files()[self.keep :]:
+            old.unlink(missing_ok=True)
+
+    def newest(self, log: Log) -> Path | None:
+        """The newest state that is as it was written; None: none was saved.
+
+        A damaged one is named in the log and put aside (`.damaged` behind its name), for the one before it.
+
+        Raises:
+            DamagedFileError: all are damaged.
+        """
+        files = self.files()
+        for path in files:
+            if fits_digest(path):
+                return path
+            log(f"warning: damaged state {path}: it is not what was written; put aside, the one before it is taken")
+            path.replace(path.with_name(f"{path.name}.damaged"))
+        if files:
+            raise DamagedFileError(
+                f"damaged checkpoint: none of the {len(files)} states in {self.folder} is what was written; "
+                f"remove {self.folder.parent} to start this run again"
+            )
+        return None
+
+    def remove(self) -> None:
+        """Remove them all: the run is finished."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights and moments by name; a tied weight stands there once."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        tensors[f"model.{name}"] = parameter.detach().contiguous()
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"optimizer.{key}.{name}"] = value.contiguous()
+    return tensors
 
 
 def load_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
-    """Put a saved state back into model, optimizer and torch's random generators.
+    """Put a saved state back into model and optimizer.
 
     Raises:
-        DamagedFileError: the file is truncated or of another model.
+        DamagedFileError: the file cannot be read or is of another model.
     """
     try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        model.load_state_dict(content["model"])
-        optimizer.load_state_dict(content["optimizer"])
-        torch.set_rng_state(content["rng"])
-        if content["cuda_rng"] and len(content["cuda_rng"]) == torch.cuda.device_count():
-            torch.cuda.set_rng_state_all(content["cuda_rng"])
-        return TrainingState(**content["state"])
-    except MemoryError:
+        with safe_open(path, "pt") as file:
+            saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            state = TrainingState(**json.loads(file.metadata()["state"]))
+        moments: dict[str, dict[str, Tensor]] = {}
+        for name in [name for name in saved if name.startswith("optimizer.")]:
+            _, key, parameter = name.split(".", 2)
+            moments.setdefault(parameter, {})[key] = saved.pop(name)
+        parameters = dict(model.named_parameters())
+        if {f"model.{name}" for name in parameters} != set(saved):
+            raise ValueError("it is of another model")
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(saved[f"model.{name}"])
+                optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in moments.get(name, {}).items()}
+        return state
+    except (torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:  # torch raises many kinds for a broken archive
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
+    except Exception as error:  # safetensors and torch raise many kinds
         reason = str(error).split("\n")[0][:200]
         raise DamagedFileError(
             f"damaged checkpoint: {path} cannot be loaded ({type(error).__name__}: {reason}); "
-            f"remove {path.parent} to start this run again"
+            f"remove {path.parent.parent} to start this run again"
         ) from None
 
 

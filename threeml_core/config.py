@@ -94,6 +94,10 @@ class StudyConfig:
     max_steps: int = parameter(23000, "u: optimizer updates")
     batch_size: int = parameter(4096, "b: blocks in an update")
     micro_batch_size: Optional[int] = parameter(None, "blocks in a forward pass; None: batch_size")
+    auto_find_micro_batch_size: bool = parameter(
+        False, "out of GPU memory: take the largest micro-batch that fits; else stop and say which that is"
+    )
+    num_processes: int = parameter(1, "processes on this host, one for each GPU, that share the batch (torchrun)")
     learning_rate: float = parameter(2e-3, "peak learning rate")
     warmup_ratio: float = parameter(0.06, "share of max_steps with a rising learning rate; then linear to zero")
     weight_decay: float = parameter(0.01, "AdamW decay; biases and LayerNorm are left out")
@@ -118,6 +122,7 @@ class StudyConfig:
     eval_steps: int = parameter(1000, "updates between validations; one more at the end")
     logging_steps: int = parameter(100, "updates between metric lines")
     save_steps: int = parameter(1000, "updates between saved states, from which a run resumes")
+    save_total_limit: int = parameter(2, "saved states that are kept, the newest ones")
     tensorboard: bool = parameter(False, "write TensorBoard scalars beside metrics.jsonl")
 
     # fine-tuning (Table 6; the grids of the large tasks QQP, MNLI and QNLI are apart)
@@ -179,6 +184,15 @@ class StudyConfig:
     ablation_seeds: Optional[int] = parameter(None, "fine-tuning seeds of all but Table 3; None: seeds")
     plan_only: bool = parameter(False, "04 to 06: print the runs and their cost, show what is there, do none")
     workers: int = parameter(1, "04 to 06: processes at once, the cores divided among them; 1: none but this")
+    engine: str = parameter(
+        "inline", "what does the runs of 03 to 06: inline (this host) | ray (a cluster)", ("inline", "ray")
+    )
+    ray_address: Optional[str] = parameter(None, "a running Ray cluster, such as auto; None: Ray is started here")
+    ray_num_cpus: float = parameter(1.0, "cores that a run takes of the cluster")
+    ray_num_gpus: Optional[float] = parameter(
+        None, "GPUs of a fine-tuning, such as 0.25 (four share one); None: 1 if it runs on a GPU"
+    )
+    ray_max_retries: int = parameter(3, "how often a run starts again if its worker or host is lost")
 
     # benchmark (08_performance, threeml_core.benchmark); nothing here changes a result
     benchmark_parts: str = parameter(
@@ -330,6 +344,11 @@ STUDY_PARAMETERS = (
     "ablation_seeds",
     "plan_only",
     "workers",
+    "engine",
+    "ray_address",
+    "ray_num_cpus",
+    "ray_num_gpus",
+    "ray_max_retries",
 )
 """What decides which runs a study has, and how they are done."""
 
@@ -363,6 +382,9 @@ _NO_EFFECT_ON_RESULT = {
     "eval_batch_size",
     "logging_steps",
     "save_steps",
+    "save_total_limit",
+    "num_processes",
+    "auto_find_micro_batch_size",
     "tensorboard",
     "gpu_name",
     "gpu_tflops",
@@ -508,6 +530,8 @@ def _check(c: StudyConfig) -> None:
         "eval_steps",
         "logging_steps",
         "save_steps",
+        "save_total_limit",
+        "num_processes",
         "seeds",
         "pretrain_seeds",
         "workers",
@@ -558,6 +582,13 @@ def _check(c: StudyConfig) -> None:
     for name in ("study_steps", "ablation_steps", "ablation_seeds"):
         value = getattr(c, name)
         _require(value is None or value >= 1, f"{name}={value}: expected at least 1, or None")
+    _require(c.ray_num_cpus > 0, f"ray_num_cpus={c.ray_num_cpus}: expected more than 0")
+    gpus = c.ray_num_gpus
+    _require(
+        gpus is None or 0 <= gpus <= 1 or gpus.is_integer() and gpus > 0,
+        f"ray_num_gpus={gpus}: expected a fraction of a GPU, such as 0.25, or a whole number, or None",
+    )
+    _require(c.ray_max_retries >= 0, f"ray_max_retries={c.ray_max_retries}: expected 0 or more")
     _require(c.max_length >= 8, f"max_length={c.max_length}: expected at least 8 tokens")
     for name in ("weight_decay", "finetune_weight_decay", "max_grad_norm"):
         _require(getattr(c, name) >= 0, f"{name}={getattr(c, name)}: expected 0 or more")
@@ -728,7 +759,9 @@ def parse_arguments(description: str, arguments: list[str] | None = None) -> Stu
         epilog=f"parameters:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-f", "--parameters-file", action="append", default=[], metavar="FILE", help="YAML file")
+    parser.add_argument(
+        "-f", "--parameters-file", "--config", action="append", default=[], metavar="FILE", help="YAML file"
+    )
     parser.add_argument(
         "-p", "--parameter", action="append", default=[], nargs=2, metavar=("NAME", "VALUE"), help="one parameter"
     )

@@ -16,15 +16,15 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGEST_BLOCK = 2**30
 
 
-def choose_device(config: StudyConfig) -> torch.device:
-    """The device asked for, else the first GPU, else the CPU.
+def choose_device(config: StudyConfig, local_rank: int = 0) -> torch.device:
+    """The device asked for, else a GPU, else the CPU; of GPUs the one of number `local_rank`, if none is named.
 
     Raises:
         ParameterError: there is no such device.
     """
     name = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(name)
+        device = torch.device(f"cuda:{local_rank}" if name == "cuda" else name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]

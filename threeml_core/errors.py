@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
+import signal
 import sys
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+from threeml_core.processes import on_sigterm
 
 
 class StudyError(Exception):
     """Bad input or a damaged file; the message is the whole report, a traceback adds nothing."""
+
+    exit_status = 2
 
     def _render_traceback_(
         self,
@@ -42,16 +48,30 @@ class TrainingError(StudyError):
     """Training cannot go on, for example because the loss is not finite."""
 
 
+class LockedError(StudyError):
+    """Another process is writing the same thing."""
+
+
+class Preempted(StudyError):
+    """SIGTERM has come, as schedulers send it before they take a host away; all is saved that was to be."""
+
+    exit_status = 128 + signal.SIGTERM
+
+
 def command_line(main: Callable[[], None]) -> Callable[[], None]:
-    """Wrap a command so that a `StudyError` becomes one line on stderr and exit status 2."""
+    """Wrap a command so that a `StudyError` becomes one line on stderr and a non-zero exit status; SIGTERM too."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise Preempted("stopped by SIGTERM; the same command goes on with what is missing")
 
     @functools.wraps(main)
     def run() -> None:
         try:
-            main()
+            with on_sigterm(stop):
+                main()
         except StudyError as error:
             print(f"error: {error}", file=sys.stderr)
-            raise SystemExit(2) from None
+            raise SystemExit(error.exit_status) from None
         except KeyboardInterrupt:
             print("interrupted: the same command resumes from the last saved state", file=sys.stderr)
             raise SystemExit(130) from None

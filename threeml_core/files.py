@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from threeml_core.errors import StudyError
+from threeml_core.errors import LockedError, StudyError
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
+_DIGITS = 16  # of a SHA-256 in a file's name
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -75,8 +76,11 @@ def make_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it replaces `path` in one step."""
+def atomic_file(path: Path, digest: bool = False) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it replaces `path` in one step.
+
+    With `digest` the first digits of its SHA-256 go into the name, `<stem>-<digits><suffix>`; see `fits_digest`.
+    """
     make_folder(path.parent)
     for leftover in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed
         leftover.unlink(missing_ok=True)
@@ -86,7 +90,8 @@ def atomic_file(path: Path) -> Iterator[Path]:
             yield temporary
             with temporary.open("rb") as handle:
                 os.fsync(handle.fileno())
-            os.replace(temporary, path)
+            name = f"{path.stem}-{sha256_file(temporary)[:_DIGITS]}{path.suffix}" if digest else path.name
+            os.replace(temporary, path.with_name(name))
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -123,6 +128,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def fits_digest(path: Path) -> bool:
+    """Is a file whose name holds its SHA-256 (`atomic_file`) still what was written?"""
+    return path.is_file() and path.stem.rpartition("-")[2] == sha256_file(path)[:_DIGITS]
+
+
 def fingerprint(value: Any, length: int = 12) -> str:
     """A short hash of a JSON-able value; equal values give equal hashes on every machine."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -137,7 +147,7 @@ def exclusive(lock: Path, what: str, wait: bool = False) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
-            raise StudyError(
+            raise LockedError(
                 f"{what} is being written by another process (it holds {lock}); "
                 "wait until it ends, or stop it, then run the same command again"
             ) from error

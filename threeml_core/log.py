@@ -10,3 +10,7 @@ Log = Callable[[str], None]
 def print_line(line: str) -> None:
     """Print at once, also into a pipe."""
     print(line, flush=True)
+
+
+def no_line(line: str) -> None:
+    """Lines go nowhere."""

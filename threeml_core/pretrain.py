@@ -1,4 +1,7 @@
-"""Pre-training: a plain loop, saved states, one record. `python -m threeml_core.pretrain -p mask_rate 0.5`."""
+"""Pre-training: a plain loop, saved states, one record. `python -m threeml_core.pretrain -p mask_rate 0.5`.
+
+On several GPUs: `torchrun --nproc-per-node 8 -m threeml_core.pretrain --config run.yaml`, or `-p num_processes 8`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,20 +23,20 @@ from transformers.utils import logging as transformers_logging
 from threeml_core import flops
 from threeml_core.checkpoint import (
     REMEDY,
+    SavedStates,
     TrainingState,
     all_finite,
     export_encoder,
-    kept_state,
     load_training_state,
     save_model,
-    save_training_state,
 )
 from threeml_core.config import MODEL_NAMES, StudyConfig, identity_parameters, parse_arguments
 from threeml_core.data import PreparedData, prepare_data
 from threeml_core.data.blocks import batch_indices, widen
 from threeml_core.device import choose_device, describe_device, keep_freed_memory, peak_memory, use_bf16
+from threeml_core.distributed import Processes, run_with_torchrun
 from threeml_core.energy import energy_meter
-from threeml_core.errors import ParameterError, TrainingError, command_line
+from threeml_core.errors import ParameterError, Preempted, TrainingError, command_line
 from threeml_core.evaluation import (
     corruption_fingerprint,
     fixed_corruption,
@@ -44,10 +47,11 @@ from threeml_core.evaluation import (
     validation_blocks,
 )
 from threeml_core.files import atomic_file, exclusive, explain_full_disk
-from threeml_core.log import Log, print_line
+from threeml_core.log import Log, no_line, print_line
 from threeml_core.masking import IGNORE_INDEX, CorruptedBatch, RaggedBatch, corrupt
 from threeml_core.models import build_model
 from threeml_core.optim import linear_warmup_decay, make_optimizer, set_learning_rate
+from threeml_core.processes import LEAVE, leave_if_asked, stop_requested
 from threeml_core.results import (
     RunRecord,
     describe_environment,
@@ -83,8 +87,7 @@ class Batches:
     def __getitem__(self, step: int) -> CorruptedBatch | RaggedBatch:
         """The blocks of update `step` (from 0), corrupted, on the device."""
         blocks = widen(self._stored(step).to(self.device, non_blocking=True))
-        draw = np.random.SeedSequence((self.config.seed, step)).generate_state(2, np.uint32)
-        generator = torch.Generator(self.device).manual_seed(int(draw[0]) << 32 | int(draw[1]))
+        generator = torch.Generator(self.device).manual_seed(seed_of(self.config.seed, step))
         return corrupt(blocks, self.masking, generator)
 
     def _stored(self, step: int) -> torch.Tensor:
@@ -103,6 +106,12 @@ class Batches:
         return blocks.pin_memory() if self.device.type == "cuda" else blocks
 
 
+def seed_of(*numbers: int) -> int:
+    """64 bits that no other numbers give (zeros at the end do not count)."""
+    high, low = np.random.SeedSequence(numbers).generate_state(2, np.uint32)
+    return int(high) << 32 | int(low)
+
+
 def count_of(batch: CorruptedBatch | RaggedBatch) -> int | torch.Tensor:
     """Corrupted tokens of a batch; a tensor where their number differs from batch to batch."""
     if isinstance(batch, CorruptedBatch):
@@ -118,10 +127,22 @@ def loss_of(model: torch.nn.Module, batch: CorruptedBatch | RaggedBatch, count: 
 
 
 class Trainer:
-    """One run: model, optimizer, where it stands, and how to move it on by one update."""
+    """One run: model, optimizer, where it stands, and how to move it on by one update.
 
-    def __init__(self, config: StudyConfig, data: PreparedData, device: torch.device) -> None:
+    What an update does follows from its step: the blocks, their corruption, and the dropout of each micro-batch. So
+    it is the same in whatever process, and however often the run was interrupted.
+    """
+
+    def __init__(
+        self, config: StudyConfig, data: PreparedData, device: torch.device, processes: Processes | None = None
+    ) -> None:
+        """`processes`: which share each update; None: this one alone."""
         self.config, self.data, self.device = config, data, device
+        self.processes = processes or Processes()
+        assert config.micro_batch_size is not None
+        self.processes.check(config.batch_size, config.micro_batch_size)
+        self.share = config.batch_size // self.processes.count
+        self.micro_batch_size = min(config.micro_batch_size, self.share)
         self.batches = Batches(config, data, device)
         keep_freed_memory()
         torch.manual_seed(config.seed)
@@ -131,48 +152,106 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, config)
         self.state = TrainingState()
         self.bf16, self.compiled = precision_of(config, device)
-        self._forward: torch.nn.Module = self.model
+        forward: torch.nn.Module = self.model
         if self.compiled:
             # rows of unequal counts take Hugging Face's own way through the encoder, which looks at the mask's values
             whole = config.mask_counts == "exact"
-            self._forward = torch.compile(  # type: ignore[assignment]
+            forward = torch.compile(  # type: ignore[assignment]
                 self.model, dynamic=False, fullgraph=whole, mode=config.torch_compile_mode
             )
+        self._forward = self.processes.share(forward)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """bfloat16 if the run uses it."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def next_batch(self) -> CorruptedBatch | RaggedBatch:
-        """The batch of the next update."""
+        """The batch of the next update, of all processes."""
         return self.batches[self.state.step]
 
     def update(self, batch: CorruptedBatch | RaggedBatch | None = None) -> torch.Tensor:
-        """Do one update, with the next batch if none is given; its loss in nats, still on the device."""
+        """Do one update, with the next batch if none is given; its loss in nats, still on the device.
+
+        Of several processes each gives its share; the loss is their sum.
+
+        Raises:
+            TrainingError: out of GPU memory; says which `micro_batch_size` fits.
+        """
         config = self.config
         set_learning_rate(self.optimizer, self.learning_rate())
         batch = self.next_batch() if batch is None else batch
         count = count_of(batch)
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.device)
-        assert config.micro_batch_size is not None
-        for part in batch.split(config.micro_batch_size):
-            if self.compiled:
-                torch.compiler.cudagraph_mark_step_begin()
-            with self.autocast():
-                loss = loss_of(self._forward, part, count)
-            loss.backward()
-            total += loss.detach()
+        own = batch.split(self.share)[self.processes.rank]
+        while True:
+            try:
+                total = self._gradients(own, count)
+                break
+            except torch.OutOfMemoryError as error:
+                reason = str(error).split(". ")[0]
+            self._take_smaller_parts(own, count, reason)
         if config.max_grad_norm > 0:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
         self.optimizer.step()
         self.state.step += 1
         return total
 
+    def _gradients(self, own: CorruptedBatch | RaggedBatch, count: int | torch.Tensor) -> torch.Tensor:
+        """Accumulate the gradients of this process's share; its part of the loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        parts: Sequence[CorruptedBatch | RaggedBatch] = own.split(self.micro_batch_size)
+        for number, part in enumerate(parts):
+            if self.compiled:
+                torch.compiler.cudagraph_mark_step_begin()
+            with self.processes.accumulate(self._forward, last=number == len(parts) - 1):
+                total += self._part(part, count, self.processes.rank * self.share + number * self.micro_batch_size)
+        return total
+
+    def _part(self, part: CorruptedBatch | RaggedBatch, count: int | torch.Tensor, row: int) -> torch.Tensor:
+        """Forward and backward of a micro-batch whose first block is `row` of the update."""
+        torch.manual_seed(seed_of(self.config.seed, self.state.step, 1 + row))  # of dropout
+        with self.autocast():
+            loss = loss_of(self._forward, part, count)
+        # processes' gradients are averaged, but the count is that of all
+        (loss * self.processes.count if self.processes.count > 1 else loss).backward()
+        return loss.detach()
+
+    def _take_smaller_parts(self, own: CorruptedBatch | RaggedBatch, count: int | torch.Tensor, reason: str) -> None:
+        """Out of GPU memory: find the largest smaller micro-batch that fits, and take it if that was asked for."""
+        asked = self.micro_batch_size
+        fits = next((size for size in _smaller_divisors(asked, self.share) if self._fits(own, count, size)), None)
+        if fits is None:
+            raise TrainingError(
+                f"out of GPU memory with micro_batch_size={asked} ({reason}), and one block does not fit either: "
+                "take a smaller model or shorter blocks"
+            )
+        if not self.config.auto_find_micro_batch_size or self.processes.count > 1:
+            raise TrainingError(
+                f"out of GPU memory with micro_batch_size={asked} ({reason}); {fits} fits: set micro_batch_size={fits}"
+                + ("" if self.processes.count > 1 else ", or auto_find_micro_batch_size=True")
+            )
+        self.micro_batch_size = fits
+
+    def _fits(self, own: CorruptedBatch | RaggedBatch, count: int | torch.Tensor, size: int) -> bool:
+        """Try a micro-batch of this size; the next attempt clears its gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        try:
+            with self.processes.accumulate(self._forward, last=False):
+                self._part(own.split(size)[0], count, 0)
+        except torch.OutOfMemoryError:
+            return False
+        return True
+
     def learning_rate(self) -> float:
         """Of the next update."""
         config = self.config
         return config.learning_rate * linear_warmup_decay(self.state.step, config.max_steps, config.warmup_ratio)
+
+
+def _smaller_divisors(size: int, share: int) -> list[int]:
+    """Micro-batches of at most half of `size` that divide a share, the largest first."""
+    return [part for part in range(size // 2, 0, -1) if share % part == 0]
 
 
 def precision_of(config: StudyConfig, device: torch.device) -> tuple[bool, bool]:
@@ -215,36 +294,57 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     """
     config.refuse_plan_only()
     transformers_logging.disable_progress_bar()
-    device = choose_device(config)
+    processes = Processes.of_torchrun()
+    device = choose_device(config, processes.local_rank)
     environment = describe_environment()
+    log = log if processes.is_first else no_line
     data = prepare_data(config, log)
     name = pretrain_run_id(config, data, device)
     identity = pretrain_identity(config, data.data_id, device)
     folder = run_folder(config.runs_dir, STAGE, name)
-    with exclusive(folder / ".lock", f"run {name}"):
-        if (folder / "record.json").exists():
-            record = read_record(folder, check_hashes=True)
-            if record.failure:
-                raise TrainingError(f"run {name} failed before: {record.failure}; to try again, remove {folder}")
-            log(f"run {name} is finished; its record is read")
-            return record
-        return _run(config, data, device, identity, environment, folder, log)
+    if config.num_processes > 1 and processes.count == 1:
+        return _pretrain_with_torchrun(config, folder, log)
+    lock = exclusive(folder / ".lock", f"run {name}") if processes.is_first else contextlib.nullcontext()
+    with lock, processes.joined(device):
+        if not processes.first_says((folder / "record.json").exists()):
+            _run(config, data, device, processes, identity, environment, folder, log)
+            processes.wait()
+            return read_record(folder)
+        record = _finished(folder)
+        log(f"run {name} is finished; its record is read")
+        return record
+
+
+def _finished(folder: Path) -> RunRecord:
+    record = read_record(folder, check_hashes=True)
+    if record.failure:
+        raise TrainingError(f"run {folder.name} failed before: {record.failure}; to try again, remove {folder}")
+    return record
+
+
+def _pretrain_with_torchrun(config: StudyConfig, folder: Path, log: Log) -> RunRecord:
+    """As `pretrain`, in `num_processes` new processes on this host."""
+    Processes(count=config.num_processes).check(config.batch_size, config.micro_batch_size or config.batch_size)
+    if not (folder / "record.json").exists():
+        run_with_torchrun("threeml_core.pretrain", config.parameters(), config.num_processes, log)
+    return _finished(folder)
 
 
 def _run(
     config: StudyConfig,
     data: PreparedData,
     device: torch.device,
+    processes: Processes,
     identity: dict[str, Any],
     environment: dict[str, Any],
     folder: Path,
     log: Log,
-) -> RunRecord:
-    trainer = Trainer(config, data, device)
-    state_file = folder / "training_state.pt"
-    resumed = state_file.exists()
-    if resumed:
-        trainer.state = load_training_state(state_file, trainer.model, trainer.optimizer)
+) -> None:
+    trainer = Trainer(config, data, device, processes)
+    states = SavedStates(folder / "training_state", config.save_total_limit)
+    saved = processes.first_says(states.newest(log) if processes.is_first else None)
+    if saved is not None:
+        trainer.state = load_training_state(saved, trainer.model, trainer.optimizer)
         log(f"run {folder.name} resumes after step {trainer.state.step}")
     else:
         log(f"run {folder.name} starts")
@@ -255,43 +355,56 @@ def _run(
         return mlm_perplexity(trainer.model, corruption, unigram, config.eval_batch_size, trainer.autocast())
 
     with energy_meter(log) as energy:
-        metrics = _train(trainer, folder, validate, log)
-    kwh = None if resumed else energy.kwh  # of a part of a run it would mean nothing
+        metrics = _train(trainer, folder, states, validate, log)
+    if not processes.is_first:
+        return
+    # of a part of a run, or of one process of several, it would mean nothing
+    kwh = energy.kwh if saved is None and processes.count == 1 else None
     final = {**metrics, "eval_blocks": len(corruption.input_ids), "eval_corruption": corruption_fingerprint(corruption)}
-    record = _finish(trainer, folder, identity, environment, final, kwh)
-    state_file.unlink(missing_ok=True)
-    return record
+    _finish(trainer, folder, identity, environment, final, kwh)
+    states.remove()
 
 
-def _train(trainer: Trainer, folder: Path, validate: Callable[[], dict[str, float]], log: Log) -> dict[str, float]:
-    """Updates up to max_steps; validation and saving now and then. The last validation's metrics."""
-    config, state = trainer.config, trainer.state
+def _train(
+    trainer: Trainer, folder: Path, states: SavedStates, validate: Callable[[], dict[str, float]], log: Log
+) -> dict[str, float]:
+    """Updates up to max_steps; validation and saving now and then. The last validation's metrics.
+
+    Of several processes the first one writes, validates and saves; the others' result is empty.
+    """
+    config, state, processes = trainer.config, trainer.state, trainer.processes
     tokens_per_step = config.batch_size * config.sequence_length
-    state_file = folder / "training_state.pt"
     last: dict[str, float] = {}
     pending: list[torch.Tensor] = []  # losses not yet looked at: reading one waits for the device
 
     def settle() -> None:
         """Look at the pending losses; stop at the first that is not finite."""
-        values = torch.stack(pending).tolist()
+        values = processes.sum(torch.stack(pending)).tolist()
         for step, value in enumerate(values, state.step - len(values) + 1):
             if not math.isfinite(value):
-                raise TrainingError(
-                    f"the loss is not finite ({value}) at step {step}; {kept_state(state_file)}. {REMEDY}"
-                )
+                raise TrainingError(f"the loss is not finite ({value}) at step {step}; {states.describe()}. {REMEDY}")
         state.loss_sum += sum(values)
         state.loss_count += len(values)
         pending.clear()
 
-    with _metrics_writer(folder, state.step, config.tensorboard) as write, _Progress(config, state.step) as bar:
+    def save() -> None:
+        if processes.is_first:
+            states.save(trainer.model, trainer.optimizer, state)
+
+    with contextlib.ExitStack() as stack:
+        stopping = stack.enter_context(stop_requested())
+        writer = _metrics_writer(folder, state.step, config.tensorboard)
+        write = stack.enter_context(writer) if processes.is_first else _write_nothing
+        bar = stack.enter_context(_Progress(config, state.step))
         while state.step < config.max_steps:
             started = time.perf_counter()
             learning_rate = trainer.learning_rate()
             pending.append(trainer.update())
             step, end = state.step, state.step == config.max_steps
+            stop = processes.any(stopping())
             logging = step % config.logging_steps == 0 or end
             validating = step % config.eval_steps == 0 or end
-            saving = step % config.save_steps == 0 and not end
+            saving = (step % config.save_steps == 0 or stop) and not end
             if trainer.device.type == "cpu" or logging or validating or saving:  # free on a CPU: check every step
                 settle()
             state.window_seconds += time.perf_counter() - started
@@ -304,18 +417,27 @@ def _train(trainer: Trainer, folder: Path, validate: Callable[[], dict[str, floa
                 state.start_window()
             if validating:
                 if not all_finite(trainer.model):
-                    raise TrainingError(
-                        f"a parameter is not finite after step {step}; {kept_state(state_file)}. {REMEDY}"
+                    raise TrainingError(f"a parameter is not finite after step {step}; {states.describe()}. {REMEDY}")
+                if processes.is_first:
+                    last = validate()
+                    write(step, last)
+                    log(
+                        f"step {step}: validation perplexity {last['eval_perplexity']:.1f}, at masked positions "
+                        f"{last['eval_perplexity_masked']:.1f} (unigram {last['unigram_perplexity_masked']:.1f})"
                     )
-                last = validate()
-                write(step, last)
-                log(
-                    f"step {step}: validation perplexity {last['eval_perplexity']:.1f}, at masked positions "
-                    f"{last['eval_perplexity_masked']:.1f} (unigram {last['unigram_perplexity_masked']:.1f})"
-                )
             if saving:
-                save_training_state(state_file, trainer.model, trainer.optimizer, state)
-    return last or validate()
+                save()
+            if stop and not end:
+                processes.wait()  # for the state
+                raise Preempted(
+                    f"run {folder.name} was asked to stop (SIGTERM): its state after step {step} is saved; "
+                    "the same command goes on from there"
+                )
+    return last or (validate() if processes.is_first else {})
+
+
+def _write_nothing(step: int, values: dict[str, float]) -> None:
+    """The metrics are those of the first process."""
 
 
 @contextlib.contextmanager
@@ -398,9 +520,10 @@ def _finish(
     environment: dict[str, Any],
     metrics: dict[str, Any],
     kwh: float | None,
-) -> RunRecord:
+) -> None:
     config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
     losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
+    environment |= {"processes": trainer.processes.count, "micro_batch_size": trainer.micro_batch_size}
     environment["finished"] = now()
     describe_device(environment, trainer.device)
     save_model(model, folder / "model", data.tokenizer_folder)
@@ -431,7 +554,6 @@ def _finish(
         files=describe_files(folder, ("metrics.jsonl", "model", "encoder")),
     )
     write_record(record, config.runs_dir)
-    return record
 
 
 def count_parameters(module: Any) -> int:
@@ -478,9 +600,11 @@ Method: Liao et al., "Mask More and Mask Later", EMNLP 2022.
 @command_line
 def main() -> None:
     """The command `python -m threeml_core.pretrain`."""
+    leave_if_asked()
     config = parse_arguments("Pre-train a model, as notebooks/02_pretrain.ipynb does.")
     record = pretrain(config)
-    print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
+    if Processes.of_torchrun().is_first and LEAVE not in os.environ:  # who started it says so
+        print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
 
 
 if __name__ == "__main__":

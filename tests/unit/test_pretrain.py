@@ -12,16 +12,18 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import threeml_core.pretrain
 from threeml_core import flops
-from threeml_core.checkpoint import TrainingState, load_training_state, save_training_state
-from threeml_core.config import ARCHITECTURES, make_config
+from threeml_core.checkpoint import SavedStates, load_training_state
+from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
 from threeml_core.data import prepare_data
 from threeml_core.errors import DamagedFileError, ParameterError, StudyError, TrainingError
 from threeml_core.evaluation import (
@@ -32,7 +34,7 @@ from threeml_core.evaluation import (
     validation_blocks,
 )
 from threeml_core.files import PROJECT_ROOT
-from threeml_core.pretrain import Trainer, pretrain
+from threeml_core.pretrain import Trainer, pretrain, pretrain_run_id
 from threeml_core.results import load_records, read_metrics, read_record
 
 CPU = torch.device("cpu")
@@ -183,52 +185,19 @@ def test_resume_is_bit_for_bit(architecture: str, small: dict, tmp_path: Path) -
     straight = Trainer(config, data, CPU)
     for _ in range(4):
         straight.update()
-    save_training_state(tmp_path / "state.pt", straight.model, straight.optimizer, straight.state)
+    states = SavedStates(tmp_path, keep=2)
+    states.save(straight.model, straight.optimizer, straight.state)
     expected_losses = [straight.update().item() for _ in range(4)]
     torch.manual_seed(999)
     resumed = Trainer(config, data, CPU)
-    resumed.state = load_training_state(tmp_path / "state.pt", resumed.model, resumed.optimizer)
+    saved = states.newest(quiet)
+    assert saved is not None
+    resumed.state = load_training_state(saved, resumed.model, resumed.optimizer)
     assert resumed.state.step == 4
     assert [resumed.update().item() for _ in range(4)] == expected_losses
     assert same(state_of(resumed.model), state_of(straight.model))
-
-
-def test_a_killed_run_goes_on_and_ends_the_same(own_runs: dict, tmp_path: Path) -> None:
-    """kill -9 in the middle; the second start resumes, and metrics and weights equal an undisturbed run's."""
-    settings = {
-        **own_runs,
-        "max_steps": 400,
-        "save_steps": 20,
-        "logging_steps": 20,
-        "eval_steps": 100,
-        "hidden_dropout_prob": 0.1,
-    }
-    command = [sys.executable, "-m", "threeml_core.pretrain"]
-    command += [part for name, value in settings.items() for part in ("-p", name, str(value))]
-    process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True)
-    state = None
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (state := next(tmp_path.glob("pretrain/*/training_state.pt"), None)):
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert state is not None and not (state.parent / "record.json").exists()
-    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=300, check=True)
-    assert "resumes after step" in done.stdout
-    resumed = read_record(state.parent)
-
-    undisturbed = pretrain(make_config({**settings, "runs_dir": str(tmp_path / "other")}), quiet)
-    assert resumed.run_id == undisturbed.run_id
-    losses = []
-    for record, runs in ((resumed, own_runs["runs_dir"]), (undisturbed, tmp_path / "other")):
-        lines = read_metrics(record.folder(runs) / "metrics.jsonl")
-        losses.append([{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines])
-    assert losses[0] == losses[1]
-    weights = [
-        AutoModelForMaskedLM.from_pretrained(r.folder(d) / "model").state_dict()
-        for r, d in ((resumed, own_runs["runs_dir"]), (undisturbed, tmp_path / "other"))
-    ]
-    assert same(*weights)
+    moments = [[t.optimizer.state[p] for p in t.model.parameters()] for t in (straight, resumed)]
+    assert all(same(*pair) for pair in zip(*moments, strict=True))
 
 
 # -- faults ---------------------------------------------------------------------------------------------------
@@ -251,8 +220,8 @@ def test_loss_not_finite(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\n" not in str(caught.value)
     (folder,) = (Path(own_runs["runs_dir"]) / "pretrain").iterdir()
     assert not (folder / "record.json").exists()
-    state = torch.load(folder / "training_state.pt", weights_only=True)
-    assert state["state"]["step"] == 4 and all(torch.isfinite(value).all() for value in state["model"].values())
+    (state,) = (folder / "training_state").iterdir()
+    assert int(state.name.split("-")[0]) == 4 and all(v.isfinite().all() for v in load_file(state).values())
     assert pretrain(config, quiet).run_id == folder.name
 
 
@@ -262,20 +231,86 @@ def test_exploded_parameters_are_not_saved(own_runs: dict) -> None:
         with pytest.raises(TrainingError, match="not finite.*no state was saved before.*max_grad_norm=1.0"):
             pretrain(config.replace(**settings), quiet)
     assert not list(Path(own_runs["runs_dir"]).glob("pretrain/*/record.json"))
-    assert not list(Path(own_runs["runs_dir"]).glob("pretrain/*/training_state.pt"))
+    assert not list(Path(own_runs["runs_dir"]).glob("pretrain/*/training_state/*"))
 
 
-def test_truncated_checkpoint(own_runs: dict) -> None:
-    config = make_config(own_runs)
-    record = pretrain(config, quiet)
-    folder = record.folder(config.runs_dir)
-    trainer = Trainer(config, prepare_data(config), CPU)
-    save_training_state(folder / "training_state.pt", trainer.model, trainer.optimizer, TrainingState(step=6))
-    (folder / "record.json").unlink()
-    content = (folder / "training_state.pt").read_bytes()
-    (folder / "training_state.pt").write_bytes(content[: len(content) // 2])
-    with pytest.raises(DamagedFileError, match="damaged checkpoint: .*training_state.pt cannot be loaded"):
+def interrupted(settings: dict, *steps: int) -> tuple[StudyConfig, list[Path]]:
+    """A run that was killed: what it is, and its saved states, oldest first."""
+    config = make_config(settings)
+    data = prepare_data(config)
+    trainer = Trainer(config, data, CPU)
+    folder = Path(settings["runs_dir"]) / "pretrain" / pretrain_run_id(config, data, CPU)
+    states = SavedStates(folder / "training_state", keep=len(steps))
+    while trainer.state.step < max(steps):
+        trainer.state.loss_sum += trainer.update().item()
+        trainer.state.loss_count += 1
+        if trainer.state.step in steps:
+            states.save(trainer.model, trainer.optimizer, trainer.state)
+    return config, states.files()[::-1]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
+def test_a_damaged_state_falls_back_to_the_one_before(damage: str, own_runs: dict, tmp_path: Path) -> None:
+    """The warning names it, it stays for a look, and the run ends as an undisturbed one."""
+    config, (_, newest) = interrupted({**own_runs, "max_steps": 8}, 3, 5)
+    content = bytearray(newest.read_bytes())
+    if damage == "flipped":
+        content[-1] ^= 1
+    newest.write_bytes({"truncated": content[: len(content) // 2], "flipped": content, "empty": b""}[damage])
+    lines: list[str] = []
+    record = pretrain(config, lines.append)
+    assert any(line.startswith(f"warning: damaged state {newest}: ") for line in lines)
+    assert f"run {record.run_id} resumes after step 3" in lines
+    other = pretrain(config.replace(runs_dir=str(tmp_path / "other")), quiet)
+    assert record.metrics == other.metrics
+    assert record.files["model/model.safetensors"] == other.files["model/model.safetensors"]
+
+
+def test_all_states_damaged(own_runs: dict) -> None:
+    config, states = interrupted({**own_runs, "max_steps": 8}, 3, 5)
+    for state in states:
+        state.write_bytes(state.read_bytes()[:1000])
+    with pytest.raises(
+        DamagedFileError, match="damaged checkpoint: none of the 2 states in .*; remove"
+    ):
         pretrain(config, quiet)
+    assert len(list(states[0].parent.glob("*.damaged"))) == 2
+
+
+def test_a_state_of_another_model(own_runs: dict) -> None:
+    config, (state,) = interrupted({**own_runs, "max_steps": 8}, 3)
+    _, (other,) = interrupted({**own_runs, "max_steps": 8, "num_hidden_layers": 1}, 3)
+    other.replace(state.with_name(other.name))
+    state.unlink()
+    with pytest.raises(DamagedFileError, match="damaged checkpoint: .*it is of another model"):
+        pretrain(config, quiet)
+
+
+def test_the_last_states_are_kept(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the last saves, however the clock runs; nothing about them rests on a file's time."""
+    config = make_config({**own_runs, "max_steps": 10, "save_steps": 2, "save_total_limit": 3})
+    seen: list[list[int]] = []
+    honest = SavedStates.save
+
+    def watched(self: SavedStates, *arguments: Any) -> None:
+        honest(self, *arguments)
+        seen.append([int(path.name.split("-")[0]) for path in self.files()])
+        for path in self.files():
+            os.utime(path, (2e9 - 1e6 * len(seen), 2e9 - 1e6 * len(seen)))
+
+    monkeypatch.setattr(SavedStates, "save", watched)
+    pretrain(config, quiet)
+    assert seen == [[2], [4, 2], [6, 4, 2], [8, 6, 4]]
+
+
+def test_the_clock_jumps(own_runs: dict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The system's clock goes back a day with every look at it; durations come from one that does not jump."""
+    clock = iter(range(10**9, 0, -86400))
+    monkeypatch.setattr(time, "time", lambda: float(next(clock)))
+    record = pretrain(make_config(own_runs), quiet)
+    assert 0 < record.timing["train_seconds"] < 600 and record.timing["tokens_per_second"] > 0
+    again = pretrain(make_config({**own_runs, "runs_dir": str(tmp_path / "other")}), quiet)
+    assert again.metrics == record.metrics
 
 
 def test_records_of_an_older_schema_are_passed_over(config, tmp_path: Path) -> None:  # noqa: ANN001
@@ -329,8 +364,9 @@ def test_disk_full_while_saving_keeps_the_previous_state(own_runs: dict, tmp_pat
 
     config = make_config(own_runs)
     trainer = Trainer(config, prepare_data(config), CPU)
-    path = tmp_path / "state.pt"
-    save_training_state(path, trainer.model, trainer.optimizer, TrainingState(step=1))
+    states = SavedStates(tmp_path / "states", keep=1)
+    states.save(trainer.model, trainer.optimizer, trainer.state)
+    (path,) = states.files()
     before = path.read_bytes()
     trainer.update()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -338,10 +374,10 @@ def test_disk_full_while_saving_keeps_the_previous_state(own_runs: dict, tmp_pat
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
         with pytest.raises(StudyError, match="the disk is full"):
-            save_training_state(path, trainer.model, trainer.optimizer, trainer.state)
+            states.save(trainer.model, trainer.optimizer, trainer.state)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir() if "part" in p.name] == []
+    assert [p.name for p in states.folder.iterdir()] == [path.name] and path.read_bytes() == before
 
 
 def test_runs_dir_that_cannot_be_written(small: dict, tmp_path: Path) -> None:
