@@ -16,6 +16,7 @@ from sklearn.preprocessing import MaxAbsScaler
 from threeml_core.config import StudyConfig
 from threeml_core.data.glue import Split, TaskData
 from threeml_core.files import exclusive
+from threeml_core.jobs import Job
 from threeml_core.log import Log
 from threeml_core.metrics import task_metrics, task_score
 from threeml_core.predictions import FILE, Predictions
@@ -29,7 +30,6 @@ from threeml_core.results import (
     run_id,
     write_record,
 )
-from threeml_core.sweep import Job
 
 STAGE = "baseline"
 MAX_EXAMPLES = 20_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,16 +14,16 @@ from threeml_core.device import choose_device
 from threeml_core.encoders import open_encoder
 from threeml_core.errors import TrainingError, command_line
 from threeml_core.finetune import Setting, load_tasks, make_setting, plan_jobs
-from threeml_core.log import Log, print_line
+from threeml_core.jobs import Job, Plan
+from threeml_core.log import Log, no_line, print_line
 from threeml_core.pretrain import STAGE, pretrain, pretrain_run_id
+from threeml_core.processes import leave_if_asked
 from threeml_core.protocol import planned_tasks, runs_of
 from threeml_core.results import (
     RunRecord,
     describe_environment,
     load_records,
     now,
-    read_record,
-    run_folder,
     write_record,
 )
 from threeml_core.study import (
@@ -37,17 +36,17 @@ from threeml_core.study import (
     point_of,
     study_runs,
 )
-from threeml_core.sweep import LEAVE, Job, leave_with_parent, run_all
+from threeml_core.sweep import run_jobs
 
 
 def conduct(config: StudyConfig, artefacts: Sequence[str] | None = None, log: Log = print_line) -> list[Outcome]:
     """Pre-train and fine-tune all that tables and figures need; do what is missing, read what is there.
 
-    All runs are pre-trained first, then each encoder is fine-tuned. A run whose loss diverges is a failed outcome, not
-    the end of the study; it is not tried again. With `plan_only` nothing is done: what is there is read.
+    An encoder is fine-tuned as soon as it is there and a worker is free. A run whose loss diverges is a failed
+    outcome, not the end of the study; it is not tried again. With `plan_only` nothing is done: what is there is read.
 
     Args:
-        config: of the study; `workers` processes at once.
+        config: of the study; `engine` and `workers` say what does the runs.
         artefacts: such as `("Table 2a", "Figure 5")`; None: all.
         log: takes a line for each run.
 
@@ -59,56 +58,56 @@ def conduct(config: StudyConfig, artefacts: Sequence[str] | None = None, log: Lo
         return find_outcomes(
             config, artefacts, *(load_records(config.runs_dir, stage) for stage in (STAGE, "finetune"))
         )
-    return _study(config, artefacts, log, functools.partial(run_all, log=log, workers=config.workers))
+    return _study(config, artefacts, log, functools.partial(run_jobs, config=config, log=log, workers=config.workers))
 
 
 def finished_outcomes(config: StudyConfig, artefacts: Sequence[str] | None = None) -> list[Outcome]:
     """What is there of a study, without doing any of it; text and tasks have been prepared by `conduct`."""
-
-    def finished(jobs: Sequence[Job], runs_dir: str) -> dict[str, RunRecord]:
-        done = [job for job in jobs if job.is_finished(runs_dir)]
-        return {job.run_id: read_record(run_folder(runs_dir, job.stage, job.run_id)) for job in done}
-
-    return _study(config, artefacts, lambda line: None, finished)
+    return _study(config, artefacts, no_line, lambda jobs: Plan(jobs, config.runs_dir).finished())
 
 
 def _study(
     config: StudyConfig,
     artefacts: Sequence[str] | None,
     log: Log,
-    run_jobs: Callable[[Sequence[Job], str], dict[str, RunRecord]],
+    do_jobs: Callable[[Sequence[Job]], dict[str, RunRecord]],
 ) -> list[Outcome]:
     runs = study_runs(config, artefacts)
     tuned = {c.tasks: c for run in runs for c in finetune_configs(run, config)}
-    examples = {name: load_tasks(chosen, log) for name, chosen in tuned.items()}
-    pretraining = _pretrain_jobs(runs, prepare_data(config, log))
-    records = run_jobs([job for of_run in pretraining for job in of_run.values()], config.runs_dir)
-    trained = [
-        {seed: records[job.run_id] for seed, job in of_run.items() if job.run_id in records} for of_run in pretraining
-    ]
-    finetuning = _finetune_jobs(config, runs, trained, examples)
-    records = run_jobs([job for of_run in finetuning for of in of_run.values() for _, job in of], config.runs_dir)
+    tuning = _Finetuning(config, {name: load_tasks(chosen, log) for name, chosen in tuned.items()})
+    pretraining = _pretrain_jobs(runs, prepare_data(config, log), tuning)
+    records = do_jobs([job for of_run in pretraining for job in of_run.values()])
     outcomes = []
-    for run, by_seed, of_run in zip(runs, trained, finetuning, strict=True):
+    for run, of_run in zip(runs, pretraining, strict=True):
+        trained = {seed: records[job.run_id] for seed, job in of_run.items() if job.run_id in records}
+        planned = {seed: tuning.planned.get(record.run_id, []) for seed, record in trained.items()}
         found = {
             seed: {point: records[job.run_id] for point, job in of if job.run_id in records}
-            for seed, of in of_run.items()
+            for seed, of in planned.items()
+            if of
         }
-        outcomes.append(make_outcome(run, config, by_seed, {seed: of for seed, of in found.items() if of}))
+        outcomes.append(make_outcome(run, config, trained, {seed: of for seed, of in found.items() if of}))
     return outcomes
 
 
-def _pretrain_jobs(runs: Sequence[StudyRun], data: PreparedData) -> list[dict[int, Job]]:
-    """Of each run: seed -> its job."""
+def _pretrain_jobs(runs: Sequence[StudyRun], data: PreparedData, tuning: _Finetuning) -> list[dict[int, Job]]:
+    """Of each run: seed -> its job, from which its fine-tunings follow."""
     jobs = []
     for run in runs:
         of_run = {}
         for seed in run.seeds:
             config = run.config.replace(seed=seed)
-            name = pretrain_run_id(config, data, choose_device(config))
-            title = f"{name}: {run.model}, {config.max_steps:,} updates, for {', '.join(run.artefacts)}"
+            device = choose_device(config)
+            name = pretrain_run_id(config, data, device)
             of_run[seed] = Job(
-                STAGE, name, functools.partial(_pretrain, config, name), title=title, cost=config.max_steps
+                STAGE,
+                name,
+                functools.partial(_pretrain, config, name),
+                title=f"{name}: {run.model}, {config.max_steps:,} updates, for {', '.join(run.artefacts)}",
+                cost=config.max_steps,
+                num_cpus=max(config.ray_num_cpus, config.num_processes),
+                num_gpus=0 if device.type == "cpu" else config.num_processes,
+                then=functools.partial(tuning.plan, run),
             )
         jobs.append(of_run)
     return jobs
@@ -129,40 +128,38 @@ def _pretrain(config: StudyConfig, name: str, log: Log) -> RunRecord:
         return record
 
 
-def _finetune_jobs(
-    config: StudyConfig,
-    runs: Sequence[StudyRun],
-    trained: Sequence[dict[int, RunRecord]],
-    examples: dict[str, dict[str, TaskData]],
-) -> list[dict[int, list[tuple[Point, Job]]]]:
-    """Of each run: pre-training seed -> its fine-tunings. All encoders share the tokenised tasks."""
-    settings: dict[str, Setting] = {}
-    jobs = []
-    for run, by_seed in zip(runs, trained, strict=True):
-        of_run: dict[int, list[tuple[Point, Job]]] = {}
-        chosen = finetune_configs(run, config)
-        for seed, record in by_seed.items():
-            if record.failure or not chosen:
-                continue
-            encoder = open_encoder(record.folder(config.runs_dir) / "encoder")
-            of_run[seed] = []
-            # of a job planned twice the last counts: Table 3's keeps the encoder that other tasks start from
-            for each in reversed(chosen):
-                if each.tasks not in settings:
-                    settings[each.tasks] = make_setting(each, encoder, examples[each.tasks])
-                planned = plan_jobs(dataclasses.replace(settings[each.tasks], config=each, encoder=encoder))
-                for task in planned_tasks(each):
-                    points = [point_of(point) for point in runs_of(task, each)]
-                    of_run[seed] += zip(points, planned[task.name], strict=True)
-        jobs.append(of_run)
-    return jobs
+class _Finetuning:
+    """Plans the fine-tunings of each encoder. All encoders share the tokenised tasks."""
+
+    def __init__(self, config: StudyConfig, examples: dict[str, dict[str, TaskData]]) -> None:
+        """`examples`: the tasks that a fine-tuning asks for -> their examples."""
+        self.config, self.examples = config, examples
+        self.planned: dict[str, list[tuple[Point, Job]]] = {}
+        """Run id of a pre-training -> its fine-tunings."""
+        self._settings: dict[str, Setting] = {}
+
+    def plan(self, run: StudyRun, record: RunRecord) -> list[Job]:
+        """The fine-tunings that follow from a run's pre-training; none if that failed."""
+        chosen = finetune_configs(run, self.config)
+        if record.failure or not chosen:
+            return []
+        encoder = open_encoder(record.folder(self.config.runs_dir) / "encoder")
+        planned = self.planned[record.run_id] = []
+        # of a job planned twice the last counts: Table 3's keeps the encoder that other tasks start from
+        for each in reversed(chosen):
+            if each.tasks not in self._settings:
+                self._settings[each.tasks] = make_setting(each, encoder, self.examples[each.tasks])
+            jobs = plan_jobs(dataclasses.replace(self._settings[each.tasks], config=each, encoder=encoder))
+            for task in planned_tasks(each):
+                points = [point_of(point) for point in runs_of(task, each)]
+                planned += zip(points, jobs[task.name], strict=True)
+        return [job for _, job in planned]
 
 
 @command_line
 def main() -> None:
     """The command `python -m threeml_core.experiments`."""
-    if LEAVE in os.environ:
-        leave_with_parent()
+    leave_if_asked()
     config = parse_arguments("Run the whole study, as notebooks 04 to 06 do table by table.")
     outcomes = conduct(config)
     finished = [outcome for outcome in outcomes if outcome.is_finished]

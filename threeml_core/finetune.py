@@ -27,6 +27,7 @@ from threeml_core.device import choose_device, describe_device, peak_memory, res
 from threeml_core.encoders import RANDOM, Encoder, load_classifier, open_encoder, save_encoder
 from threeml_core.errors import CheckpointError, ParameterError, TrainingError, command_line
 from threeml_core.files import atomic_file, exclusive, fingerprint, project_path
+from threeml_core.jobs import Job
 from threeml_core.log import Log, print_line
 from threeml_core.metrics import chance_metrics, task_metrics, task_score
 from threeml_core.optim import linear_warmup_decay, parameter_groups, set_learning_rate
@@ -52,7 +53,7 @@ from threeml_core.results import (
     run_id,
     write_record,
 )
-from threeml_core.sweep import Job, run_all
+from threeml_core.sweep import run_jobs
 from threeml_core.tasks import Task, select_tasks
 
 _CHECK_EVERY = 50  # updates between looks at the loss, each of which waits for a GPU
@@ -136,18 +137,20 @@ def plan_jobs(setting: Setting) -> dict[str, list[Job]]:
     tasks = planned_tasks(config)
     jobs: dict[str, list[Job]] = {task.name: [] for task in tasks}
     by_seed: dict[tuple[str | None, int], list[str]] = {}
+    gpus = 0.0 if setting.device.type == "cpu" else 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
     for task in sorted(tasks, key=lambda task: start_of(task, config) is not None):
         keep_encoder = any(start_of(other, config) == task.name for other in tasks)
         needed = {task.name, start_of(task, config)}
         own = dataclasses.replace(  # all that a job needs, as it may be sent to another process
             setting,
-            data={name: setting.data[name] for name in setting.data if name in needed},
+            data={name: setting.data[name].without_texts() for name in setting.data if name in needed},
             encoded={name: setting.encoded[name] for name in setting.encoded if name in needed},
         )
         for run in runs_of(task, config):
             starts = tuple(by_seed.get((start_of(task, config), run.seed), ()))
             work = functools.partial(finetune, own, run, starts, keep_encoder)
-            job = Job(STAGE, setting.run_id(run, starts), work, starts, run.title)
+            name = setting.run_id(run, starts)
+            job = Job(STAGE, name, work, starts, run.title, num_cpus=config.ray_num_cpus, num_gpus=gpus)
             jobs[task.name].append(job)
             by_seed.setdefault((task.name, run.seed), []).append(job.run_id)
     return jobs
@@ -173,7 +176,7 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
     jobs = plan_jobs(setting)
     baselines = {name: baseline_job(examples, config) for name, examples in data.items()}
     everything = [*baselines.values(), *(job for of_task in jobs.values() for job in of_task)]
-    records = run_all(everything, config.runs_dir, log)
+    records = run_jobs(everything, config, log)
     asked = [task.name for task in select_tasks(config)]
     results = []
     for task in planned_tasks(config):

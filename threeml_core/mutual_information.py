@@ -35,16 +35,18 @@ from threeml_core.config import (
 )
 from threeml_core.data import PreparedData, prepare_data
 from threeml_core.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
+from threeml_core.encoders import refuse_foreign_files
 from threeml_core.errors import CheckpointError, DamagedFileError, ParameterError, command_line
 from threeml_core.files import exclusive, find_path, fingerprint, project_path, write_json
 from threeml_core.information import BiasPoint, LayerInformation, estimate_layer
+from threeml_core.jobs import Job
 from threeml_core.log import Log, print_line
 from threeml_core.mixtures import Mixture
 from threeml_core.pretrain import pretrain
 from threeml_core.results import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
 from threeml_core.states import Forward, Sample, collect_states, draw_sample, refuse_absent, states_in_memory
 from threeml_core.study import study_steps, variant
-from threeml_core.sweep import Job, run_all
+from threeml_core.sweep import run_all
 
 STAGE = "mutual_information"
 
@@ -168,10 +170,16 @@ def load_model(folder: Path) -> PreTrainedModel:
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
+        refuse_foreign_files(path)
         model, report = AutoModelForMaskedLM.from_pretrained(
-            path, use_safetensors=True, output_loading_info=True, dtype=torch.float32, local_files_only=True
+            path,
+            use_safetensors=True,
+            output_loading_info=True,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         reason = " ".join(str(error).split())[:200]

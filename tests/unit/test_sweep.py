@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from threeml_core.errors import DamagedFileError, TrainingError
+from threeml_core.errors import DamagedFileError, StudyError, TrainingError
 from threeml_core.files import PROJECT_ROOT
-from threeml_core.results import RunRecord, available_cores, describe_environment, write_record
-from threeml_core.sweep import Job, in_order, run_all
+from threeml_core.jobs import Job, in_order
+from threeml_core.processes import available_cores, is_running
+from threeml_core.results import RunRecord, describe_environment, write_record
+from threeml_core.sweep import run_all
 
 
 def job(runs_dir: Path, name: str, *needs: str, failure: str | None = None, calls: list | None = None) -> Job:
@@ -27,12 +29,12 @@ def job(runs_dir: Path, name: str, *needs: str, failure: str | None = None, call
         metrics = {} if failure else {"score": 0.5}
         environment = {**describe_environment(), "finished": "now"}
         record = RunRecord(
-            stage="s", run_id=name, metrics=metrics, files={}, environment=environment, failure=failure, **empty
+            stage="baseline", run_id=name, metrics=metrics, files={}, environment=environment, failure=failure, **empty
         )
         write_record(record, runs_dir)
         return record
 
-    return Job("s", name, work, needs, name)
+    return Job("baseline", name, work, needs, name)
 
 
 def test_what_is_needed_goes_first(tmp_path: Path) -> None:
@@ -64,9 +66,9 @@ def test_an_error_keeps_what_was_done(tmp_path: Path) -> None:
         raise TrainingError("no")
 
     with pytest.raises(TrainingError):
-        run_all([job(tmp_path, "a"), Job("s", "b", broken)], tmp_path, lambda line: None)
+        run_all([job(tmp_path, "a"), Job("baseline", "b", broken)], tmp_path, lambda line: None)
     assert [j.is_finished(tmp_path) for j in (job(tmp_path, "a"), job(tmp_path, "b"))] == [True, False]
-    (tmp_path / "s" / "a" / "record.json").write_text("{")
+    (tmp_path / "baseline" / "a" / "record.json").write_text("{")
     with pytest.raises(DamagedFileError, match="record.json cannot be read"):
         run_all([job(tmp_path, "a")], tmp_path, lambda line: None)
 
@@ -85,7 +87,7 @@ def leave_record(runs_dir: Path, name: str, seconds: float, log: object) -> RunR
 
 
 def sent(runs_dir: Path, name: str, *needs: str, seconds: float = 0.2) -> Job:
-    return Job("s", name, functools.partial(leave_record, runs_dir, name, seconds), needs, name)
+    return Job("baseline", name, functools.partial(leave_record, runs_dir, name, seconds), needs, name)
 
 
 def fail(log: object) -> RunRecord:
@@ -118,7 +120,7 @@ def test_workers_share_the_work_and_keep_the_order(tmp_path: Path) -> None:
 def test_an_error_in_a_worker_ends_the_study(tmp_path: Path) -> None:
     jobs = [
         sent(tmp_path, "a", seconds=0),
-        Job("s", "b", fail),
+        Job("baseline", "b", fail),
         *(sent(tmp_path, f"c{i}", seconds=1) for i in range(8)),
     ]
     with pytest.raises(TrainingError, match="^no$"):
@@ -128,7 +130,7 @@ def test_an_error_in_a_worker_ends_the_study(tmp_path: Path) -> None:
 
 def test_a_killed_worker_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="a worker process was killed, perhaps for want of memory"):
-        run_all([Job("s", "a", die), sent(tmp_path, "b", seconds=2)], tmp_path, lambda line: None, workers=2)
+        run_all([Job("baseline", "a", die), sent(tmp_path, "b", seconds=2)], tmp_path, lambda line: None, workers=2)
 
 
 def test_workers_do_not_outlive_the_study(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ if __name__ == "__main__":
     (tmp_path / "study.py").write_text(script)
     environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
     study = subprocess.Popen([sys.executable, str(tmp_path / "study.py")], env=environment)
-    while not (tmp_path / "s" / "quick" / "record.json").exists():
+    while not (tmp_path / "baseline" / "quick" / "record.json").exists():
         assert study.poll() is None
         time.sleep(0.2)
     children = f"/proc/{study.pid}/task/{study.pid}/children"
@@ -154,8 +156,65 @@ if __name__ == "__main__":
     assert len(workers) >= 2
     study.kill()
     study.wait()
-    deadline = time.time() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.time() < deadline:
+    deadline = time.monotonic() + 30
+    while any(is_running(int(pid)) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
-    assert not (tmp_path / "s" / "slow0" / "record.json").exists()
+    assert not [pid for pid in workers if is_running(int(pid))]
+    assert not (tmp_path / "baseline" / "slow0" / "record.json").exists()
+
+
+def test_an_ended_process_that_is_still_listed_is_not_running() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    assert is_running(os.getpid())
+    deadline = time.monotonic() + 30
+    while is_running(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(process.pid), "nobody has waited for it yet"
+    process.wait()
+    assert not is_running(process.pid)
+
+
+# -- what follows from a run ------------------------------------------------------------------------------------
+
+
+def followed(runs_dir: Path, name: str, *then: Job, planned: list | None = None) -> Job:
+    """A job from which others follow; `planned` notes that they were asked for."""
+
+    def follow(record: RunRecord) -> list[Job]:
+        if planned is not None:
+            planned.append(record.run_id)
+        return list(then)
+
+    return Job("baseline", name, functools.partial(leave_record, runs_dir, name, 0.2), (), name, then=follow)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_jobs_follow_from_others(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fine-tunings are planned when their encoder is there, not when all are; the next call finds all of them."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    lines: list[str] = []
+    slow = Job(
+        "baseline", "slow", functools.partial(leave_record, tmp_path, "slow", 3.0 if workers > 1 else 0.0), (), "slow"
+    )
+    tuned = [sent(tmp_path, "mnli"), sent(tmp_path, "rte", "mnli")]
+    jobs = [slow, followed(tmp_path, "encoder", *tuned)]
+    records = run_all(jobs, tmp_path, lines.append, workers)
+    assert list(records) == ["slow", "encoder", "mnli", "rte"]
+    about = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in records}
+    assert about["encoder"]["ended"] <= about["mnli"]["started"] <= about["rte"]["started"]
+    if workers > 1:
+        assert about["rte"]["ended"] < about["slow"]["ended"], "the other worker did not wait for the slow one"
+    assert lines[-1].startswith("4/4 ")
+    lines.clear()
+    planned: list[str] = []
+    again = run_all([slow, followed(tmp_path, "encoder", *tuned, planned=planned)], tmp_path, lines.append, workers)
+    assert list(again) == list(records) and planned == ["encoder"]
+    assert lines == ["4 of 4 runs are finished; their records are read"]
+
+
+def test_a_run_that_is_another_one_here(tmp_path: Path) -> None:
+    """Planned on a host with a GPU, done on one without: the record would stand under another name."""
+    wrong = Job("baseline", "planned", sent(tmp_path, "other", seconds=0).work)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with pytest.raises(StudyError, match="planned as planned, this run is other on .*another kind of device"):
+        run_all([wrong], tmp_path, lambda line: None)

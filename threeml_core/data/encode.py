@@ -41,6 +41,12 @@ class EncodedSplit:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to another process by the name of its folder."""
+        if isinstance(self.ids, np.memmap) and self.ids.filename is not None:
+            return _open, (Path(self.ids.filename).parent,)
+        return EncodedSplit, (self.ids, self.type_ids, self.offsets, self.labels)
+
     @property
     def lengths(self) -> np.ndarray:
         """(N,) tokens of each example."""

@@ -71,6 +71,14 @@ class TaskData:
             for name, split in self.splits.items()
         }
 
+    def without_texts(self) -> TaskData:
+        """Labels and counts alone, for where the texts are tokenised already."""
+
+        def empty(split: Split) -> Split:
+            return dataclasses.replace(split, texts=[()] * len(split))
+
+        return TaskData(self.task, empty(self.train), {tag: empty(split) for tag, split in self.validation.items()})
+
     def fingerprint(self) -> str:
         """Of all texts and labels."""
         return fingerprint([[split.texts, split.labels.tolist()] for split in self.splits.values()], 32)
