@@ -3,17 +3,23 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 PRESET ?= tiny
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-.PHONY: report test test-all lint lab clean
+# files in parallel, a process for each core, with one thread each
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
+.PHONY: report test test-all chaos lint audit lab clean
 
 # only what is missing or out of date is done; ARGS="-p corpus /data/text" gives parameters
 report: $(INSTALLED)
 	$(BIN)/python -m threeml_core.reporting -p preset $(PRESET) $(ARGS)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not gpu"
 
 test-all: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# 20 kills of a small pre-training at random moments; it must end as one that was left alone
+chaos: $(INSTALLED)
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -21,12 +27,19 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# known vulnerabilities of the pinned versions; needs the network, so it is no part of lint
+audit:
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
+
+# for this machine alone, behind Jupyter's own token
 lab: $(INSTALLED)
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab --ip=127.0.0.1 notebooks
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[data,finetune,notebooks,report,tensorboard,test,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster,data,finetune,notebooks,report,tensorboard,test,dev]"
 	touch $@
 
 clean:

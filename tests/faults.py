@@ -1,0 +1,1114 @@
+"""Bad input and faults, as data: what is done, what comes out, what is kept, which test shows it.
+
+A row of `BAD_INPUTS` is run by `tests/unit/test_faults.py`; a row of `FAULTS` names the test that has it. After a new
+row `python -m tests.faults` renews the table of docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import bz2
+import dataclasses
+import gzip
+import json
+import lzma
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from threeml_core.files import PROJECT_ROOT
+
+DOCUMENT = PROJECT_ROOT / "docs" / "reliability.md"
+START, END = "<!-- faults: start -->", "<!-- faults: end -->"
+
+Parameters = dict[str, object]
+Prepare = Callable[[Path], Parameters | list[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class BadInput:
+    """What a user gives to a command by mistake; it is refused before anything is trained or measured.
+
+    Attributes:
+        id: of the test.
+        done: what was given, in a few words.
+        given: parameters; or a function that prepares files in the test's folder and returns parameters or arguments.
+            In that folder lie `text.txt`, `glue_data/`, and `runs/` with prepared text and one finished run.
+        says: a part of the one line that has to come out.
+        command: module below `threeml_core`.
+    """
+
+    id: str
+    done: str
+    given: Parameters | Prepare
+    says: str
+    command: str = "pretrain"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What goes wrong while something runs, or was damaged in between.
+
+    Attributes:
+        done: what was done to it.
+        outcome: what comes out.
+        kept: what is not lost.
+        test: pytest's node id.
+    """
+
+    done: str
+    outcome: str
+    kept: str
+    test: str
+
+
+# -- how files are prepared -----------------------------------------------------------------------------------
+
+
+def run_of(folder: Path) -> Path:
+    """The finished pre-training run."""
+    (run,) = (folder / "runs" / "pretrain").iterdir()
+    return run
+
+
+def corpus(name: str, content: bytes | str, **more: object) -> Prepare:
+    """A corpus of one file."""
+
+    def prepare(folder: Path) -> Parameters:
+        path = folder / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return {"corpus": path, **more}
+
+    return prepare
+
+
+def parquet_corpus(columns: dict[str, list[Any]]) -> Prepare:
+    def prepare(folder: Path) -> Parameters:
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / "text.parquet")
+        return {"corpus": folder / "text.parquet"}
+
+    return prepare
+
+
+def unreadable_corpus(folder: Path) -> Parameters:
+    path = folder / "secret.txt"
+    path.write_text("secret\n")
+    path.chmod(0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read every file")
+    return {"corpus": path}
+
+
+def empty_folder(name: str) -> Prepare:
+    """A folder without files, given as the parameter `name`."""
+
+    def prepare(folder: Path) -> Parameters:
+        (folder / "empty").mkdir()
+        return {name: folder / "empty"}
+
+    return prepare
+
+
+def prepared_corpus(change: Callable[[Path], object], **more: object) -> Prepare:
+    """The prepared folder as a corpus, after a change."""
+
+    def prepare(folder: Path) -> Parameters:
+        (data,) = (path for path in (folder / "runs" / "data").iterdir() if path.is_dir())
+        change(data)
+        return {"corpus": data, **more}
+
+    return prepare
+
+
+def tokenizer(change: Callable[[Path], object]) -> Prepare:
+    """A copy of the run's tokenizer, after a change."""
+
+    def prepare(folder: Path) -> Parameters:
+        copy = folder / "tokenizer"
+        shutil.copytree(run_of(folder) / "encoder", copy)
+        for name in ("config.json", "model.safetensors"):
+            (copy / name).unlink()
+        change(copy)
+        return {"tokenizer": copy}
+
+    return prepare
+
+
+def run(change: Callable[[Path], object], **given: object) -> Prepare:
+    """The finished run, after a change."""
+
+    def prepare(folder: Path) -> Parameters:
+        change(run_of(folder))
+        return given
+
+    return prepare
+
+
+def encoder(change: Callable[[Path], object], **given: object) -> Prepare:
+    """A copy of the run's encoder as the checkpoint, after a change."""
+
+    def prepare(folder: Path) -> Parameters:
+        copy = folder / "encoder"
+        shutil.copytree(run_of(folder) / "encoder", copy)
+        change(copy)
+        return {"checkpoint": copy, **given}
+
+    return prepare
+
+
+def glue(file: str, content: bytes | str | None, **given: object) -> Prepare:
+    """The downstream tasks with other content in one file; None: without the file."""
+
+    def prepare(folder: Path) -> Parameters:
+        path = folder / "glue_data" / file
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return {"tasks": Path(file).parent.name, "from_mnli": False, **given}
+
+    return prepare
+
+
+def damaged_parquet_task(folder: Path) -> Parameters:
+    (folder / "tasks" / "cola").mkdir(parents=True)
+    (folder / "tasks" / "cola" / "train.parquet").write_bytes(b"PAR1 no")
+    return {"glue": folder / "tasks"}
+
+
+def no_mnli(folder: Path) -> Parameters:
+    shutil.rmtree(folder / "glue_data" / "MNLI")
+    return {"tasks": "rte"}
+
+
+def parameters_file(content: bytes | str) -> Prepare:
+    """A file given with `-f`."""
+
+    def prepare(folder: Path) -> list[str]:
+        path = folder / "parameters.yaml"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return ["-f", str(path)]
+
+    return prepare
+
+
+def cut(path: Path, share: float = 0.5) -> None:
+    """Leave the first part of a file."""
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def edit_json(path: Path, **values: object) -> None:
+    """Change values of a JSON file; None removes one."""
+    content = {**json.loads(path.read_text(encoding="utf-8")), **values}
+    path.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def unfinished_and_damaged(run: Path) -> None:
+    """The run before it ended, with a line of its metrics broken."""
+    (run / "record.json").unlink()
+    (run / "metrics.jsonl").write_text("{\n{}\n")
+
+
+def pickled(encoder: Path) -> None:
+    """Weights as PyTorch's pickle, which can run code when it is loaded."""
+    (encoder / "model.safetensors").rename(encoder / "pytorch_model.bin")
+
+
+def another_text(folder: Path) -> Parameters:
+    (folder / "text.txt").write_text(SENTENCES)
+    return {}
+
+
+SENTENCES = "\n\n".join(f"The cat number {i} sees the dog in the garden of the house." for i in range(200))
+
+# -- bad input ------------------------------------------------------------------------------------------------
+
+BAD_INPUTS = [
+    # names and types
+    BadInput("misspelt", "a misspelt parameter", {"mask_ratee": 0.5}, "did you mean 'mask_rate'?"),
+    BadInput("unknown", "a parameter that does not exist", {"xyzzy": 1}, "unknown parameter 'xyzzy': known parameters"),
+    BadInput("preset", "a misspelt preset", {"preset": "tinny"}, "unknown preset 'tinny': did you mean 'tiny'?"),
+    BadInput("word-for-number", "a word where a number is expected", {"mask_rate": "half"}, "expected float"),
+    BadInput(
+        "broken-number",
+        "a fraction where a whole number is expected",
+        {"max_steps": 1.5},
+        "max_steps='1.5': expected int",
+    ),
+    BadInput("not-bool", "neither true nor false", {"tensorboard": "maybe"}, "tensorboard='maybe': expected bool"),
+    BadInput("nan", "a learning rate that is not a number", {"learning_rate": "nan"}, "expected a finite number"),
+    BadInput("infinite", "an infinite learning rate", {"learning_rate": "1e999"}, "expected a finite number"),
+    BadInput("choice", "an architecture that does not exist", {"architecture": "selff"}, "one of vanilla, self, cross"),
+    # ranges
+    BadInput("percent", "a mask rate in percent", {"mask_rate": 40}, "expected a fraction above 0 and below 1"),
+    BadInput("rate-zero", "a mask rate of 0", {"mask_rate": 0}, "mask_rate=0.0: expected a fraction"),
+    BadInput("rate-small", "a mask rate that masks no token", {"mask_rate": 0.001}, "masks no token in a block of 32"),
+    BadInput("rate-large", "a mask rate that leaves no token", {"mask_rate": 0.99}, "2 are special tokens and stay"),
+    BadInput("learning-rate", "a negative learning rate", {"learning_rate": -1e-3}, "expected more than 0"),
+    BadInput("dropout", "a dropout of 1", {"hidden_dropout_prob": 1}, "expected 0 or more and below 1"),
+    BadInput("seed", "a negative seed", {"seed": -1}, "seed=-1: expected 0 to 2^32 - 1"),
+    BadInput("no-updates", "no updates", {"max_steps": 0}, "max_steps=0: expected at least 1"),
+    BadInput("block", "blocks of 2 tokens", {"sequence_length": 2}, "sequence_length=2: expected at least 4 tokens"),
+    BadInput("bytes", "a vocabulary smaller than the bytes", {"vocab_size": 200}, "needs at least 261"),
+    # combinations
+    BadInput("split-sum", "a mask split of 110%", {"mask_split": "80-10-20"}, "percentages that sum to 100"),
+    BadInput("split-two", "a mask split of two numbers", {"mask_split": "80-20"}, "expected masked-replaced-unchanged"),
+    BadInput("split-no-mask", "a mask split without [MASK]", {"mask_split": "0-50-50"}, "masks nothing"),
+    BadInput(
+        "heads", "heads that do not divide the width", {"num_attention_heads": 3}, "does not divide hidden_size=32"
+    ),
+    BadInput(
+        "decoder-heads",
+        "decoder heads that do not divide its width",
+        {"decoder_num_attention_heads": 3},
+        "does not divide decoder_hidden_size=16",
+    ),
+    BadInput(
+        "micro-batch",
+        "a micro batch that does not divide the batch",
+        {"micro_batch_size": 3},
+        "micro_batch_size=3 does not divide batch_size=8",
+    ),
+    BadInput(
+        "positions",
+        "blocks longer than the position table",
+        {"max_position_embeddings": 16},
+        "expected at least sequence_length + 2 = 34",
+    ),
+    BadInput("device", "a GPU that is not there", {"device": "cuda:99"}, "device='cuda:99': not available here"),
+    BadInput("device-name", "a device that does not exist", {"device": "gpu"}, "device='gpu': not available here"),
+    BadInput("plan", "plan_only for a single run", {"plan_only": True}, "this work has no plan of its own"),
+    BadInput("no-plan", "plan_only for fine-tuning", {"plan_only": True}, "no plan of its own", "finetune"),
+    BadInput(
+        "no-plan-mi", "plan_only for an analysis", {"plan_only": True}, "no plan of its own", "mutual_information"
+    ),
+    BadInput("no-plan-speed", "plan_only for a benchmark", {"plan_only": True}, "no plan of its own", "benchmark"),
+    # parameters in a file
+    BadInput(
+        "yaml-broken", "a parameters file with an open bracket", parameters_file("a: [\n"), "cannot read parameters"
+    ),
+    BadInput("yaml-list", "a parameters file that is a list", parameters_file("- 1\n"), "expected lines 'name: value'"),
+    BadInput(
+        "yaml-python",
+        "a parameters file with a Python object that would run a command",
+        parameters_file("corpus: !!python/object/apply:os.system ['touch harm']\n"),
+        "could not determine a constructor for the tag",
+    ),
+    BadInput("yaml-bytes", "a parameters file in Latin-1", parameters_file(b"corpus: caf\xe9\n"), "can't decode byte"),
+    BadInput(
+        "yaml-unknown",
+        "an unknown name in a parameters file",
+        parameters_file("mask_rat: 0.5\n"),
+        "unknown parameter 'mask_rat'",
+    ),
+    BadInput(
+        "yaml-nested",
+        "a mapping as a value in a parameters file",
+        parameters_file("seed: {a: 1}\n"),
+        "seed={'a': 1}: expected int",
+    ),
+    BadInput("yaml-absent", "a parameters file that is not there", lambda folder: ["-f", "no.yaml"], "No such file"),
+    # the corpus
+    BadInput("corpus-absent", "a corpus that is not there", {"corpus": "/no/such.txt"}, "no such file or folder"),
+    BadInput("corpus-none", "a comma and no corpus", {"corpus": " , "}, "corpus is empty"),
+    BadInput(
+        "corpus-folder", "a folder without text as corpus", empty_folder("corpus"), "no .txt, .jsonl or .parquet file"
+    ),
+    BadInput(
+        "corpus-format", "a word processor's file as corpus", corpus("text.doc", "text"), "unknown format 'text.doc'"
+    ),
+    BadInput("corpus-empty", "an empty file as corpus", corpus("a.txt", b""), "is empty: remove it or fill it"),
+    BadInput("corpus-blank", "a corpus of blank lines", corpus("a.txt", "\n \n\n"), "no text in it"),
+    BadInput(
+        "corpus-binary",
+        "a binary file called .txt",
+        corpus("a.txt", b"abc\n\0\1\2\n"),
+        "looks binary: a NUL byte near line 2",
+    ),
+    BadInput(
+        "corpus-latin", "a corpus in Latin-1", corpus("a.txt", b"gut\nsch\xf6n\n"), "is not valid UTF-8 after line"
+    ),
+    BadInput(
+        "corpus-secret",
+        "a corpus without permission to read it",
+        unreadable_corpus,
+        "cannot be read: Permission denied",
+    ),
+    BadInput(
+        "corpus-second", "a second corpus that is not there", {"corpus": "bundled,no.txt"}, "corpus no.txt: no such"
+    ),
+    BadInput(
+        "corpus-small", "a corpus shorter than a block", corpus("a.txt", "One. " * 9), "train text is shorter than"
+    ),
+    BadInput(
+        "corpus-no-validation",
+        "a corpus of which nothing is held out",
+        corpus("a.txt", SENTENCES, validation_fraction=0),
+        "the validation set is empty: no document fell into validation_fraction=0.0",
+    ),
+    BadInput(
+        "validation-absent",
+        "a validation corpus that is not there",
+        {"validation_corpus": "/no/such.jsonl"},
+        "corpus /no/such.jsonl: no such file or folder",
+    ),
+    BadInput(
+        "gzip-cut", "a gzip file cut short", corpus("a.txt.gz", gzip.compress(SENTENCES.encode())[:-20]), "damaged"
+    ),
+    BadInput("gzip-not", "text called .gz", corpus("a.txt.gz", SENTENCES), "is damaged or truncated after line 0"),
+    BadInput("xz-cut", "an xz file cut short", corpus("a.txt.xz", lzma.compress(SENTENCES.encode())[:-30]), "damaged"),
+    BadInput("bz2-cut", "a bz2 file cut short", corpus("a.txt.bz2", bz2.compress(SENTENCES.encode())[:-30]), "damaged"),
+    BadInput("zst-not", "text called .zst", corpus("a.txt.zst", SENTENCES), "is damaged or truncated after line 0"),
+    BadInput(
+        "parquet-not", "a damaged parquet file", corpus("a.parquet", b"PAR1 no"), "is not a readable parquet file"
+    ),
+    BadInput("parquet-column", "parquet without a text column", parquet_corpus({"body": ["a"]}), "no column 'text'"),
+    BadInput(
+        "parquet-number",
+        "parquet with numbers instead of text",
+        parquet_corpus({"text": [1, 2]}),
+        "holds int instead of text",
+    ),
+    BadInput(
+        "jsonl-broken", "jsonl with a broken line", corpus("a.jsonl", '{"text": "a"}\n{"text": \n'), "line 2: not JSON"
+    ),
+    BadInput(
+        "jsonl-column", "jsonl without a text column", corpus("a.jsonl", '{"body": "a"}\n'), "no text in column 'text'"
+    ),
+    BadInput(
+        "jsonl-null",
+        "jsonl with null instead of text",
+        corpus("a.jsonl", '{"text": null}\n'),
+        "holds NoneType instead of text",
+    ),
+    BadInput(
+        "jsonl-list",
+        "jsonl with lists instead of objects",
+        corpus("a.jsonl", "[1]\n"),
+        "no text in column 'text' (there is: list)",
+    ),
+    # the tokenizer
+    BadInput(
+        "tokenizer-absent", "an unknown tokenizer", {"tokenizer": "no-such/name"}, "tokenizer no-such/name: cannot"
+    ),
+    BadInput("tokenizer-empty", "a folder without a tokenizer", empty_folder("tokenizer"), "cannot be loaded"),
+    BadInput(
+        "tokenizer-broken",
+        "a damaged tokenizer.json",
+        tokenizer(lambda copy: cut(copy / "tokenizer.json")),
+        "cannot be loaded",
+    ),
+    BadInput(
+        "tokenizer-mask",
+        "a tokenizer without [MASK]",
+        tokenizer(lambda copy: edit_json(copy / "tokenizer_config.json", mask_token=None)),
+        "has no mask_token",
+    ),
+    # prepared text
+    BadInput(
+        "prepared-length",
+        "text prepared in blocks of another length",
+        prepared_corpus(lambda data: None, sequence_length=16),
+        "was prepared with sequence_length=32, asked for 16",
+    ),
+    BadInput(
+        "prepared-cut",
+        "prepared blocks cut short",
+        prepared_corpus(lambda data: cut(data / "train.bin")),
+        "bytes instead",
+    ),
+    BadInput(
+        "prepared-meta",
+        "prepared text with a damaged meta.json",
+        prepared_corpus(lambda data: cut(data / "meta.json")),
+        "damaged data cache",
+    ),
+    BadInput(
+        "prepared-format",
+        "text prepared by a later version",
+        prepared_corpus(lambda data: edit_json(data / "meta.json", format=99)),
+        "was prepared in format 99",
+    ),
+    BadInput(
+        "prepared-counts",
+        "prepared text with its token counts cut short",
+        prepared_corpus(lambda data: cut(data / "train_counts.npy"), seed=1),
+        "train_counts.npy cannot be read",
+    ),
+    # run folders
+    BadInput(
+        "runs-file-report",
+        "a file as the report's runs_dir",
+        lambda folder: {"runs_dir": folder / "text.txt", "pages": "00"},
+        "cannot make the folder",
+        "reporting",
+    ),
+    BadInput(
+        "runs-file", "a file as runs_dir", lambda folder: {"runs_dir": folder / "text.txt"}, "cannot make the folder"
+    ),
+    BadInput(
+        "record-cut",
+        "the record of a finished run cut short",
+        run(lambda run: cut(run / "record.json")),
+        "record.json cannot be read",
+    ),
+    BadInput(
+        "record-schema",
+        "a record of a later version",
+        run(lambda run: edit_json(run / "record.json", schema=1000)),
+        "was written in schema 1000",
+    ),
+    BadInput(
+        "encoder-flipped",
+        "a finished run with one bit changed in its encoder",
+        run(lambda run: flip(run / "encoder" / "model.safetensors")),
+        "has changed since it was written",
+    ),
+    BadInput(
+        "model-gone", "a finished run without its model", run(lambda run: shutil.rmtree(run / "model")), "is missing"
+    ),
+    BadInput(
+        "metrics-line",
+        "an unfinished run with a damaged line in metrics.jsonl",
+        run(unfinished_and_damaged),
+        "line 1 of",
+    ),
+    BadInput(
+        "record-other",
+        "a record of another run in the folder",
+        run(lambda run: edit_json(run / "record.json", run_id="other")),
+        "belongs to run other",
+    ),
+    # checkpoints
+    BadInput(
+        "checkpoint-none", "no checkpoint to fine-tune", {"checkpoint": None}, "checkpoint is missing", "finetune"
+    ),
+    BadInput(
+        "checkpoint-absent", "a checkpoint that is not there", {"checkpoint": "/no/such"}, "no such folder", "finetune"
+    ),
+    BadInput(
+        "checkpoint-empty",
+        "a folder without an encoder as checkpoint",
+        empty_folder("checkpoint"),
+        "no config.json in it",
+        "finetune",
+    ),
+    BadInput(
+        "checkpoint-hub",
+        "an unknown hub name as checkpoint",
+        {"checkpoint": "no-such/name"},
+        "the hub did not give it",
+        "finetune",
+    ),
+    BadInput(
+        "checkpoint-run",
+        "a run's folder instead of its encoder",
+        lambda folder: {"checkpoint": run_of(folder)},
+        "is a run folder: its encoder is",
+        "finetune",
+    ),
+    BadInput(
+        "checkpoint-model",
+        "the pre-training model instead of its encoder",
+        lambda folder: {"checkpoint": run_of(folder) / "model"},
+        "cannot be loaded for classification",
+        "finetune",
+    ),
+    BadInput(
+        "weights-none",
+        "an encoder without weights",
+        encoder(lambda copy: (copy / "model.safetensors").unlink()),
+        "cannot be loaded for classification",
+        "finetune",
+    ),
+    BadInput(
+        "weights-cut",
+        "an encoder with its weights cut short",
+        encoder(lambda copy: cut(copy / "model.safetensors", 0.9)),
+        "cannot be loaded for classification",
+        "finetune",
+    ),
+    BadInput(
+        "weights-pickle",
+        "an encoder with pickled weights only",
+        encoder(pickled),
+        "safetensors weights of an encoder",
+        "finetune",
+    ),
+    BadInput(
+        "weights-shape",
+        "an encoder with weights of another width",
+        encoder(lambda copy: edit_json(copy / "config.json", hidden_size=64)),
+        "its weights have other shapes than its config.json",
+        "finetune",
+    ),
+    BadInput(
+        "weights-depth",
+        "an encoder with weights of fewer layers",
+        encoder(lambda copy: edit_json(copy / "config.json", num_hidden_layers=4)),
+        "of the encoder's weights are missing",
+        "finetune",
+    ),
+    BadInput(
+        "weights-pointer",
+        "a Git LFS pointer instead of weights",
+        encoder(lambda copy: (copy / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")),
+        "cannot be loaded for classification",
+        "finetune",
+    ),
+    BadInput(
+        "random-twice",
+        "a random baseline of a random encoder",
+        {"checkpoint": "random:roberta-base", "random_baseline": True},
+        "is random already: leave random_baseline out",
+        "finetune",
+    ),
+    BadInput(
+        "config-cut",
+        "an encoder with its config.json cut short",
+        encoder(lambda copy: cut(copy / "config.json")),
+        "cannot be loaded",
+        "finetune",
+    ),
+    BadInput(
+        "checkpoint-tokenizer",
+        "an encoder without a tokenizer",
+        encoder(lambda copy: (copy / "tokenizer.json").unlink()),
+        "no tokenizer in it",
+        "finetune",
+    ),
+    BadInput(
+        "too-long", "longer texts than the encoder takes", {"max_length": 64}, "takes at most 32 tokens", "finetune"
+    ),
+    # downstream tasks
+    BadInput("task", "a misspelt task", {"tasks": "colla"}, "unknown task 'colla': did you mean 'cola'?", "finetune"),
+    BadInput(
+        "wnli", "the task the paper leaves out", {"tasks": "wnli"}, "WNLI is left out, as in the paper", "finetune"
+    ),
+    BadInput(
+        "grid", "a word in a grid of numbers", {"finetune_epochs": "3,x"}, "expected whole numbers such as", "finetune"
+    ),
+    BadInput("trials", "no trials", {"trials": 0}, "trials=0: expected at least 1, or None for all", "finetune"),
+    BadInput(
+        "glue-absent",
+        "a folder of tasks that is not there",
+        {"glue": "/no/such"},
+        "no such folder; expected 'bundled'",
+        "finetune",
+    ),
+    BadInput("glue-empty", "a folder without tasks", empty_folder("glue"), "has neither CoLA/*.tsv nor", "finetune"),
+    BadInput(
+        "tsv-fields",
+        "a task with a row of too few fields",
+        glue("CoLA/train.tsv", "gj04\t1\t\tfine\ngj04\t1\n"),
+        "line 2: 2 fields instead of 4",
+        "finetune",
+    ),
+    BadInput(
+        "tsv-label",
+        "a task with a label out of range",
+        glue("STS-B/dev.tsv", "sentence1\tsentence2\tscore\na\tb\t5.5\n"),
+        "unknown label '5.5'; STS-B has numbers from 0 to 5",
+        "finetune",
+    ),
+    BadInput(
+        "tsv-column",
+        "a task's file without a column",
+        glue("RTE/train.tsv", "index\tsentence1\tlabel\n1\ta\tentailment\n"),
+        "no column 'sentence2' in its first line",
+        "finetune",
+    ),
+    BadInput(
+        "glue-parquet",
+        "a damaged parquet file of a task",
+        damaged_parquet_task,
+        "train.parquet is not a readable parquet file",
+        "finetune",
+    ),
+    BadInput("no-start", "RTE without the MNLI it starts from", no_mnli, "or set from_mnli=False", "finetune"),
+    BadInput("tsv-split", "a task without validation set", glue("QQP/dev.tsv", None), "has no dev.tsv or", "finetune"),
+    BadInput(
+        "tsv-rows", "a task without rows", glue("SST-2/dev.tsv", "sentence\tlabel\n"), "no example in", "finetune"
+    ),
+    BadInput(
+        "tsv-latin", "a task in Latin-1", glue("CoLA/dev.tsv", b"a\t1\t\tcaf\xe9\n"), "is not valid UTF-8", "finetune"
+    ),
+    # the study
+    BadInput(
+        "study-rate",
+        "a mask rate of 1.4 in a list of the study",
+        {"study_mask_rates": "0.4,1.4"},
+        "mask_rate=1.4",
+        "experiments",
+    ),
+    BadInput(
+        "study-twice",
+        "a value twice in a list of the study",
+        {"study_depths": "1,1"},
+        "above 0 and given once",
+        "experiments",
+    ),
+    BadInput(
+        "study-split",
+        "a mask split of two numbers in a list of the study",
+        {"study_splits": "80-10"},
+        "sum to 100",
+        "experiments",
+    ),
+    BadInput("study-task", "an unknown task for a study", {"tasks": "mnil"}, "unknown task 'mnil'", "experiments"),
+    BadInput("workers", "no workers", {"workers": 0}, "workers=0: expected at least 1", "experiments"),
+    BadInput(
+        "study-length",
+        "texts longer than the encoders to be pre-trained take",
+        {"max_length": 64},
+        "encoder takes at most 32 tokens",
+        "experiments",
+    ),
+    # mutual information
+    BadInput(
+        "mi-run",
+        "an unknown run id to analyse",
+        {"runs": "self-40-0"},
+        "self-40-0 is no finished run",
+        "mutual_information",
+    ),
+    BadInput(
+        "mi-path", "a run folder that is not there", {"runs": "/no/such"}, "is no finished run", "mutual_information"
+    ),
+    BadInput("mi-none", "a comma and no run", {"runs": " , "}, "runs is empty", "mutual_information"),
+    BadInput(
+        "mi-encoder",
+        "a run's encoder instead of the run",
+        lambda folder: {"runs": run_of(folder) / "encoder"},
+        "is no finished run",
+        "mutual_information",
+    ),
+    BadInput("mi-layers", "a layer by name", {"state_layers": "last"}, "expected 'all' or layer", "mutual_information"),
+    BadInput(
+        "mi-layer", "a layer beyond the last", {"state_layers": "0,3"}, "there is no layer 3", "mutual_information"
+    ),
+    BadInput("mi-clusters", "more clusters than states", {"clusters": 10**6}, "lower clusters", "mutual_information"),
+    BadInput(
+        "mi-text",
+        "a run whose text has changed since",
+        another_text,
+        "the text has changed since",
+        "mutual_information",
+    ),
+    BadInput(
+        "mi-model",
+        "a run whose model was cut short",
+        run(lambda run: cut(run / "model" / "model.safetensors")),
+        "bytes instead of",
+        "mutual_information",
+    ),
+    BadInput(
+        "mi-stage",
+        "a run that pre-trained nothing",
+        run(lambda run: edit_json(run / "record.json", stage="finetune")),
+        "is a run of stage finetune, expected one of pre-training",
+        "mutual_information",
+    ),
+    BadInput(
+        "mi-failed",
+        "a run that diverged",
+        run(lambda run: edit_json(run / "record.json", failure="it diverged")),
+        "has no model: it diverged",
+        "mutual_information",
+    ),
+    BadInput(
+        "mi-store", "an unknown place for states", {"states_store": "ram"}, "one of disk, mem", "mutual_information"
+    ),
+    # benchmark and report
+    BadInput(
+        "arm", "an unknown model in a benchmark", {"benchmark_arms": "bert"}, "benchmark_arms='bert'", "benchmark"
+    ),
+    BadInput(
+        "part", "an unknown part of a benchmark", {"benchmark_parts": "sped"}, "benchmark_parts='sped'", "benchmark"
+    ),
+    BadInput("rounds", "a benchmark without rounds", {"benchmark_rounds": 0}, "expected at least 1", "benchmark"),
+    BadInput(
+        "rates", "a mask rate of 1.5 in a benchmark", {"benchmark_rates": "0.5,1.5"}, "mask_rate=1.5", "benchmark"
+    ),
+    BadInput("page", "a page that does not exist", {"pages": "12"}, "pages='12': no notebook 12", "reporting"),
+    BadInput(
+        "report-preset", "a report of an unknown preset", {"preset": "smal"}, "did you mean 'small'?", "reporting"
+    ),
+]
+
+# -- faults ---------------------------------------------------------------------------------------------------
+
+FAULTS = [
+    # pre-training
+    Fault(
+        "`kill -9` of a pre-training run",
+        "the same command resumes after the last saved step",
+        "weights and metrics end equal, bit for bit, to those of an undisturbed run",
+        "tests/unit/test_pretrain.py::test_a_killed_run_goes_on_and_ends_the_same",
+    ),
+    Fault(
+        "a run saved and loaded in the middle, with dropout on",
+        "the following losses and weights are the same, bit for bit",
+        "weights, moments, random states",
+        "tests/unit/test_pretrain.py::test_resume_is_bit_for_bit",
+    ),
+    Fault(
+        "a loss that is not finite, made so at step 7",
+        "one line: the step, where the last good state is, the paper's remedy",
+        "the last good state; the run goes on from it",
+        "tests/unit/test_pretrain.py::test_loss_not_finite",
+    ),
+    Fault(
+        "parameters that explode",
+        "one line; no state is written",
+        "the state before, if there is one",
+        "tests/unit/test_pretrain.py::test_exploded_parameters_are_not_saved",
+    ),
+    Fault(
+        "the newest saved state cut to half its size",
+        "a warning that names it; the run goes on from the state before and ends as an undisturbed one",
+        "the damaged file, for a look, and the older state",
+        "tests/unit/test_pretrain.py::test_a_damaged_state_falls_back_to_the_one_before[truncated]",
+    ),
+    Fault(
+        "one bit changed in the newest saved state",
+        "a warning that names it; the run goes on from the state before and ends as an undisturbed one",
+        "the damaged file, for a look, and the older state",
+        "tests/unit/test_pretrain.py::test_a_damaged_state_falls_back_to_the_one_before[flipped]",
+    ),
+    Fault(
+        "every saved state damaged",
+        "one line: none can be loaded, and what to remove to start again",
+        "the damaged files",
+        "tests/unit/test_pretrain.py::test_all_states_damaged",
+    ),
+    Fault(
+        "a saved state of another model",
+        "one line: it is of another model",
+        "all other files",
+        "tests/unit/test_pretrain.py::test_a_state_of_another_model",
+    ),
+    Fault(
+        "a system clock that goes back a day at every look",
+        "the same results; durations come from a clock that does not jump",
+        "the whole run",
+        "tests/unit/test_pretrain.py::test_the_clock_jumps",
+    ),
+    Fault(
+        "a full disk while a state is saved",
+        "one line: the disk is full",
+        "the state before, byte for byte; no part of the new one",
+        "tests/unit/test_pretrain.py::test_disk_full_while_saving_keeps_the_previous_state",
+    ),
+    Fault(
+        "a second process on the same run",
+        "one line: it is being written by another process",
+        "the run of the first process",
+        "tests/unit/test_pretrain.py::test_two_processes_do_not_write_the_same_run",
+    ),
+    Fault(
+        "records of an older version of the package",
+        "they are passed over; damaged ones are named in one line",
+        "the old files",
+        "tests/unit/test_pretrain.py::test_records_of_an_older_schema_are_passed_over",
+    ),
+    Fault(
+        "a finished run asked for again",
+        "its record is read, nothing is trained",
+        "the record, untouched",
+        "tests/unit/test_pretrain.py::test_a_finished_run_is_not_repeated",
+    ),
+    Fault(
+        "one bit changed in the weights of a finished run",
+        "one line: damaged run",
+        "all other files",
+        "tests/unit/test_pretrain.py::test_damaged_run[flipped]",
+    ),
+    Fault(
+        "a finished run whose encoder was removed",
+        "one line: damaged run",
+        "all other files",
+        "tests/unit/test_pretrain.py::test_damaged_run[encoder]",
+    ),
+    Fault(
+        "text with more special tokens than the mask rate leaves room for",
+        "one line, before the run starts",
+        "no run folder is made",
+        "tests/unit/test_pretrain.py::test_more_special_tokens_than_the_rate_allows",
+    ),
+    # text
+    Fault(
+        "a full disk while text is prepared",
+        "one line: the disk is full",
+        "no half-prepared folder stays",
+        "tests/unit/test_data.py::test_disk_full_leaves_nothing",
+    ),
+    Fault(
+        "prepared blocks cut short in the cache",
+        "one line: damaged data cache, remove the folder",
+        "all other files",
+        "tests/unit/test_data.py::test_damaged_cache",
+    ),
+    Fault(
+        "a change of the corpus after it was prepared",
+        "the text is prepared anew",
+        "what was prepared before",
+        "tests/unit/test_data.py::test_cache_is_used_and_follows_content",
+    ),
+    Fault(
+        "no network for a corpus on the hub",
+        "one line: the hub did not give it",
+        "everything",
+        "tests/unit/test_data.py::test_no_network_for_the_hub",
+    ),
+    Fault(
+        "half a character in a text",
+        "it becomes a question mark",
+        "all other text",
+        "tests/unit/test_data.py::test_half_a_character_does_not_stop_a_run",
+    ),
+    # fine-tuning
+    Fault(
+        "`kill -9` of a fine-tuning study",
+        "the same command does what is missing",
+        "finished runs; the one that was cut is done again",
+        "tests/unit/test_finetune.py::test_a_killed_study_goes_on",
+    ),
+    Fault(
+        "a run of the grid that diverges",
+        "it is recorded and counted as failed; the study goes on",
+        "all other runs; the failure is not tried again",
+        "tests/unit/test_finetune.py::test_diverged_runs_are_recorded_and_counted",
+    ),
+    Fault(
+        "every MNLI run diverges, and RTE starts from MNLI",
+        "RTE is recorded as failed and has no score",
+        "the other tasks and their scores",
+        "tests/unit/test_finetune.py::test_if_every_run_failed_there_is_no_score",
+    ),
+    Fault(
+        "a model that gives one answer to everything",
+        "it is counted as collapsed; an undefined metric counts as 0 and is named",
+        "the run with its answers",
+        "tests/unit/test_finetune.py::test_constant_answers_are_counted_as_collapsed",
+    ),
+    Fault(
+        "the encoder that RTE starts from is gone, or was half written",
+        "that MNLI run is fine-tuned again for its encoder",
+        "its record and predictions, untouched",
+        "tests/unit/test_finetune.py::test_a_lost_encoder_is_made_again",
+    ),
+    Fault(
+        "tokenised tasks damaged in the cache",
+        "one line: damaged data cache",
+        "all other files",
+        "tests/unit/test_finetune.py::test_a_task_is_tokenised_once",
+    ),
+    Fault(
+        "a bad label in the last of eight tasks",
+        "one line with file and line number, before any run",
+        "everything; no run has begun",
+        "tests/unit/test_finetune.py::test_nothing_starts_on_bad_input",
+    ),
+    Fault(
+        "malformed rows, with `skip_bad_rows`",
+        "they are left out and counted in the record",
+        "all good rows",
+        "tests/unit/test_tasks.py::test_bad_rows_can_be_left_out_and_are_counted",
+    ),
+    Fault(
+        "the tokenizer of another encoder beside the weights",
+        "one line: it does not fit",
+        "everything",
+        "tests/unit/test_finetune.py::test_bad_checkpoints",
+    ),
+    Fault(
+        "answers on different examples compared in pairs",
+        "one line: not the same validation examples",
+        "both files",
+        "tests/unit/test_metrics.py::test_comparing_different_examples_is_refused",
+    ),
+    # studies and workers
+    Fault(
+        "`kill -9` of a whole study with workers",
+        "the same command does what is missing",
+        "all finished runs, untouched",
+        "tests/unit/test_experiments.py::test_killed_and_started_again",
+    ),
+    Fault(
+        "a pre-training of a study that diverges",
+        "it is recorded as failed; the study goes on",
+        "all other runs; the failure is not tried again",
+        "tests/unit/test_experiments.py::test_a_run_that_diverges_does_not_end_the_study",
+    ),
+    Fault(
+        "an unknown task in a study",
+        "one line, before any run",
+        "everything; no run has begun",
+        "tests/unit/test_experiments.py::test_bad_input_before_any_run",
+    ),
+    Fault(
+        "a worker killed, as for want of memory",
+        "one line: run again, with fewer workers",
+        "all finished runs",
+        "tests/unit/test_sweep.py::test_a_killed_worker_is_reported",
+    ),
+    Fault(
+        "an error in a worker",
+        "the study ends with that error and begins no further run",
+        "the runs that are finished",
+        "tests/unit/test_sweep.py::test_an_error_in_a_worker_ends_the_study",
+    ),
+    Fault(
+        "a study killed while its workers compute",
+        "the workers end within seconds",
+        "all finished runs; none half-recorded",
+        "tests/unit/test_sweep.py::test_workers_do_not_outlive_the_study",
+    ),
+    Fault(
+        "an error in the second of two runs",
+        "the error comes out",
+        "the first run; a damaged record of it is named later",
+        "tests/unit/test_sweep.py::test_an_error_keeps_what_was_done",
+    ),
+    # mutual information
+    Fault(
+        "a kill while states are collected",
+        "the next start goes on with the next group of blocks",
+        "the states on disk; files end equal, byte for byte",
+        "tests/unit/test_states.py::test_a_killed_collection_goes_on",
+    ),
+    Fault(
+        "a kill between two layers",
+        "the next start measures the missing layers only",
+        "the layers measured before",
+        "tests/unit/test_states.py::test_a_killed_study_keeps_its_layers",
+    ),
+    Fault(
+        "a progress file that is damaged or of other states",
+        "it counts for nothing; the states are collected again",
+        "the result is the same, byte for byte",
+        "tests/unit/test_states.py::test_progress_that_is_of_no_use_counts_for_nothing",
+    ),
+    Fault(
+        "states on disk cut short, changed or of another model",
+        "one line that names the file or folder",
+        "all other files",
+        "tests/unit/test_states.py::test_damage_is_one_line",
+    ),
+    Fault(
+        "too little disk for the states",
+        "one line, before anything is written",
+        "everything",
+        "tests/unit/test_states.py::test_too_little_disk_is_seen_before_anything_is_written",
+    ),
+    Fault(
+        "too little memory for the states of a layer",
+        "one line: take fewer states, or keep them on disk",
+        "everything",
+        "tests/unit/test_states.py::test_memory_takes_as_many_layers_as_fit",
+    ),
+    Fault(
+        "a state beyond the range of float16",
+        "one line that names the layer",
+        "all other files",
+        "tests/unit/test_states.py::test_states_beyond_float16",
+    ),
+    Fault(
+        "a run whose decoder was removed",
+        "one line: the model is missing or has no decoder",
+        "all other files",
+        "tests/unit/test_states.py::test_a_run_without_its_decoder_or_with_another_text",
+    ),
+    Fault(
+        "states that are not a number",
+        "one line",
+        "everything",
+        "tests/unit/test_information.py::test_states_that_are_not_finite",
+    ),
+    # benchmark and report
+    Fault(
+        "a machine too noisy for a benchmark",
+        "no speed is given",
+        "the record, which says so; the next call measures again",
+        "tests/unit/test_benchmark.py::test_measured_once_unless_it_was_too_noisy",
+    ),
+    Fault(
+        "a notebook of the report that fails",
+        "it is named; the others are executed; no page of it is made",
+        "the notebooks that were executed before",
+        "tests/notebooks/test_report.py::test_notebooks_are_executed_where_out_of_date",
+    ),
+    Fault(
+        "a run deleted that a page shows",
+        "that page is made again",
+        "all other pages",
+        "tests/notebooks/test_report.py::test_a_page_whose_run_is_gone_is_made_again",
+    ),
+    Fault(
+        "an executed notebook that ended in an error",
+        "one line; no report is built",
+        "the report before, whole",
+        "tests/notebooks/test_report.py::test_warnings_stay_and_failures_are_refused",
+    ),
+    Fault(
+        "a misspelt parameter given to a notebook",
+        "papermill ends with that one line",
+        "everything",
+        "tests/notebooks/test_notebooks.py::test_a_misspelt_parameter_is_refused",
+    ),
+    Fault(
+        "the cells of a notebook run again after an edit",
+        "they run; what later cells defined is not in the way",
+        "the runs done before",
+        "tests/notebooks/test_notebooks.py::test_cells_can_be_run_again",
+    ),
+]
+
+# -- the document ---------------------------------------------------------------------------------------------
+
+
+def render() -> str:
+    """The table of docs/reliability.md."""
+    rows = [(fault.done, fault.outcome, fault.kept, fault.test) for fault in FAULTS]
+    rows += [
+        (
+            f"{row.done} (`{row.command}`)",
+            f"one line, status 2: `... {row.says} ...`",
+            "all files, byte for byte",
+            f"tests/unit/test_faults.py::test_bad_input[{row.id}]",
+        )
+        for row in BAD_INPUTS
+    ]
+    lines = [
+        f"{len(FAULTS)} faults and {len(BAD_INPUTS)} bad inputs:",
+        "",
+        "| what was done | what comes out | what is kept | test |",
+        "|---|---|---|---|",
+        *(f"| {done} | {outcome} | {kept} | `{test}` |" for done, outcome, kept, test in rows),
+    ]
+    return "\n".join(lines)
+
+
+def replace_table(text: str) -> str:
+    """The document with the table as it is now."""
+    before, _, rest = text.partition(START)
+    _, _, after = rest.partition(END)
+    return f"{before}{START}\n\n{render()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(replace_table(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
