@@ -341,15 +341,19 @@ def _information(architecture: str, records: Sequence[RunRecord]) -> Finding:
     """What the first decoder block knows, as a share of what the vanilla model's last layer knows; the latest pairs."""
     values: dict[int, float] = {}
     doubts: dict[int, str] = {}
+    references: dict[tuple[object, ...], tuple[RunRecord, LayerInformation]] = {}
+    for vanilla in (record for record in records if record.parameters["architecture"] == "vanilla"):
+        if last := _layer(vanilla, vanilla.parameters["num_hidden_layers"]):
+            references[_measured_how(vanilla)] = vanilla, last
     for first in (record for record in records if record.parameters["architecture"] == architecture):
-        for vanilla in (record for record in records if record.parameters["architecture"] == "vanilla"):
+        block = _layer(first, 1)
+        if block and (reference := references.get(_measured_how(first))):
+            vanilla, last = reference
             seed = first.parameters["seed"]
-            ends = _layer(first, 1), _layer(vanilla, vanilla.parameters["num_hidden_layers"])
-            if seed == vanilla.parameters["seed"] and _measured_alike(first, vanilla) and ends[0] and ends[1]:
-                values[seed] = ends[0].value / ends[1].value if ends[1].value > 0 else math.nan
-                flat = first.data["on_unigram_plateau"] or vanilla.data["on_unigram_plateau"]
-                few = not all(end.has_enough_states for end in ends if end)
-                doubts[seed] = "on the unigram plateau" if flat else "too few states" if few else ""
+            values[seed] = block.value / last.value if last.value > 0 else math.nan
+            flat = first.data["on_unigram_plateau"] or vanilla.data["on_unigram_plateau"]
+            few = not (block.has_enough_states and last.has_enough_states)
+            doubts[seed] = "on the unigram plateau" if flat else "too few states" if few else ""
     what = f"{MODEL_NAMES[architecture]}, first block, as a share of vanilla's last"
     doubt = "; ".join(dict.fromkeys(filter(None, doubts.values())))
     return Finding(what, "", LEVEL, math.inf, tuple(values[seed] for seed in sorted(values)), doubt)
@@ -359,11 +363,10 @@ def _layer(record: RunRecord, number: int) -> LayerInformation | None:
     return next((LayerInformation(**of) for of in record.metrics["layers"] if of["layer"] == number), None)
 
 
-def _measured_alike(first: RunRecord, second: RunRecord) -> bool:
-    """Were both asked about the same [MASK]s, and clustered in the same way?"""
-    names = ("clusters", "kmeans_seeds", "kmeans_passes", "kmeans_batch_size", "states_final_norm")
-    same = all(first.parameters[name] == second.parameters[name] for name in names)
-    return same and first.data["sample"] == second.data["sample"]
+def _measured_how(record: RunRecord) -> tuple[object, ...]:
+    """Equal for runs of a seed that were asked about the same [MASK]s, and clustered in the same way."""
+    names = ("seed", "clusters", "kmeans_seeds", "kmeans_passes", "kmeans_batch_size", "states_final_norm")
+    return (*(record.parameters[name] for name in names), record.data["sample"])
 
 
 def _budgets() -> str:

@@ -6,8 +6,8 @@ import dataclasses
 import datetime
 import importlib.metadata
 import json
-import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,12 +15,17 @@ from typing import Any
 
 from threeml_core.errors import DamagedFileError
 from threeml_core.files import PROJECT_ROOT, fingerprint, project_path, sha256_file, write_json
+from threeml_core.processes import available_cores
 
-SCHEMA = 2
+SCHEMA = 3
 """Raised when the code would give another result for the same identity, or the record's fields change meaning."""
 
 STAGES = ("pretrain", "baseline", "finetune", "mutual_information", "benchmark")
 """Folders below `runs_dir` that hold runs."""
+
+_OBJECTS = ("identity", "parameters", "sources", "metrics", "flops", "timing", "data", "environment", "files")
+_HASH_LENGTH = 10
+_HASH = re.compile(rf"-([0-9a-f]{{{_HASH_LENGTH}}})")  # the end of a run id
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +68,7 @@ class RunRecord:
 
 def run_id(head: str, identity: dict[str, Any]) -> str:
     """`<head>-<hash>`; the same identity gives the same id on every machine."""
-    return f"{head}-{fingerprint({'schema': SCHEMA, **identity}, 10)}"
+    return f"{head}-{fingerprint({'schema': SCHEMA, **identity}, _HASH_LENGTH)}"
 
 
 def run_folder(runs_dir: str | Path, stage: str, run: str) -> Path:
@@ -93,51 +98,90 @@ def read_record(folder: Path, check_hashes: bool = False) -> RunRecord:
     """The record of a finished run, with its files checked (sizes; contents too with `check_hashes`).
 
     Raises:
-        DamagedFileError: the record cannot be read, or a file it names is missing or changed.
+        DamagedFileError: the record cannot be read, or a file it names is missing, changed or not in the folder.
     """
-    path = folder / "record.json"
-    advice = f"remove the folder {folder} and run again"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values["schema"] != SCHEMA:
-            raise DamagedFileError(
-                f"{path} was written in schema {values['schema']}, this version reads {SCHEMA}; {advice}"
-            )
-        record = RunRecord(**values)
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise DamagedFileError(f"damaged run: {path} cannot be read ({reason}); {advice}") from None
-    if record.run_id != folder.name:
-        raise DamagedFileError(f"damaged run: {path} belongs to run {record.run_id}; {advice}")
-    for name, (size, digest) in record.files.items():
-        file = folder / name
-        actual = file.stat().st_size if file.is_file() else None
-        if actual is None:
-            raise DamagedFileError(f"damaged run: {file} is missing; {advice}")
-        if actual != size:
-            raise DamagedFileError(f"damaged run: {file} has {actual} bytes instead of {size}; {advice}")
-        if check_hashes and sha256_file(file) != digest:
-            raise DamagedFileError(f"damaged run: {file} has changed since it was written; {advice}")
-    return record
+    return _checked(folder, *_parsed(folder), check_hashes)
 
 
 def load_records(runs_dir: str | Path, stage: str) -> list[RunRecord]:
     """Records of all finished runs of a stage, oldest first; unfinished folders and older schemas are passed over.
 
+    A run of an older schema has another id now and is done again.
+
     Raises:
         DamagedFileError: a finished run is damaged.
     """
-    folders = (project_path(runs_dir) / stage).glob("*/record.json")
-    records = [read_record(path.parent) for path in folders if not _is_older(path)]
+    records = []
+    for path in (project_path(runs_dir) / stage).glob("*/record.json"):
+        values, schema = _parsed(path.parent)
+        if schema >= SCHEMA:
+            records.append(_checked(path.parent, values, schema))
+            if records[-1].stage != stage:
+                raise _damaged(path.parent, f"{path} is of stage {records[-1].stage}")
     return sorted(records, key=lambda record: record.environment["finished"])
 
 
-def _is_older(path: Path) -> bool:
-    """Was the record written before the schema was raised? Its run has another id now and is done again."""
+def _damaged(folder: Path, what: str) -> DamagedFileError:
+    return DamagedFileError(f"damaged run: {what}; remove the folder {folder} and run again")
+
+
+def _parsed(folder: Path) -> tuple[dict[str, Any], int]:
+    """What stands in a record, and its schema."""
+    path = folder / "record.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["schema"] < SCHEMA
-    except (OSError, ValueError, TypeError, KeyError):
-        return False  # damaged: `read_record` says how
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return values, int(values["schema"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _damaged(folder, f"{path} cannot be read ({type(error).__name__}: {error})") from None
+
+
+def _checked(folder: Path, values: dict[str, Any], schema: int, check_hashes: bool = False) -> RunRecord:
+    """A record made of what was parsed; see `read_record`."""
+    path = folder / "record.json"
+    if schema != SCHEMA:
+        raise DamagedFileError(
+            f"{path} was written in schema {schema}, this version reads {SCHEMA}; remove the folder {folder} and run "
+            "again"
+        )
+    try:
+        record = RunRecord(**values)
+        if record.stage not in STAGES:
+            raise ValueError(f"unknown stage {record.stage!r}")
+        if wrong := [name for name in _OBJECTS if not isinstance(getattr(record, name), dict)]:
+            raise TypeError(f"{wrong[0]} is no object")
+        if not isinstance(record.environment["finished"], str):
+            raise TypeError("finished is no text")
+        files = [(name, int(size), digest) for name, (size, digest) in record.files.items()]
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(folder, f"{path} cannot be read ({type(error).__name__}: {error})") from None
+    if record.run_id != folder.name:
+        raise _damaged(folder, f"{path} belongs to run {record.run_id}")
+    for name, size, digest in files:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise _damaged(folder, f"{path} names {name!r}, which is not in its folder")
+        file = folder / name
+        actual = file.stat().st_size if file.is_file() else None
+        if actual is None:
+            raise _damaged(folder, f"{file} is missing")
+        if actual != size:
+            raise _damaged(folder, f"{file} has {actual} bytes instead of {size}")
+        if check_hashes and sha256_file(file) != digest:
+            raise _damaged(folder, f"{file} has changed since it was written")
+    return record
+
+
+def runs_named(text: str, names: Iterable[str]) -> set[str]:
+    """Those of the run ids `names` that stand in a text, found in one pass over it."""
+    found: set[str] = set()
+    by_hash: dict[str, list[str]] = {}
+    for name in names:
+        if _HASH.fullmatch(name[-_HASH_LENGTH - 1 :]):
+            by_hash.setdefault(name[-_HASH_LENGTH:], []).append(name)
+        elif name in text:
+            found.add(name)
+    for match in _HASH.finditer(text):
+        found.update(name for name in by_hash.get(match[1], ()) if text.endswith(name, 0, match.end()))
+    return found
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -166,13 +210,6 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def available_cores() -> int:
-    """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cpu_name() -> str:

@@ -298,8 +298,12 @@ Point = tuple[Any, ...]
 
 def point_of(run: FinetuneRun | Mapping[str, Any]) -> Point:
     """Of a planned run, or of a record's identity."""
-    of = run if isinstance(run, Mapping) else dataclasses.asdict(run)
-    return tuple(of[name] for name in ("task", "seed", "learning_rate", "batch_size", "epochs"))
+    if isinstance(run, Mapping):
+        return tuple(run[name] for name in _POINT)
+    return tuple(getattr(run, name) for name in _POINT)
+
+
+_POINT = ("task", "seed", "learning_rate", "batch_size", "epochs")
 
 
 def make_outcome(
@@ -355,13 +359,17 @@ def find_outcomes(
             record.parameters[name] == getattr(config, name) for name in _FINETUNE_MATCH
         ):
             tuned.setdefault(PurePath(encoder).parent.name, []).append(record)
+    of_seed: dict[str, list[tuple[RunRecord, dict[str, Any]]]] = {}
+    for record in trained:
+        known = record.identity or record.parameters  # a failed run has no identity
+        of_seed.setdefault(f"{known['seed']}", []).append((record, known))
     outcomes = []
     for run in study_runs(config, artefacts):
         found: dict[int, RunRecord] = {}
+        wanted = identity_parameters(run.config)
         for seed in run.seeds:
-            wanted = identity_parameters(run.config.replace(seed=seed))
-            for record in trained:
-                known = record.identity or record.parameters  # a failed run has no identity
+            wanted["seed"] = seed
+            for record, known in of_seed.get(f"{seed}", ()):
                 # None is decided by the device
                 if all(known[name] == value for name, value in wanted.items() if value is not None):
                     found[seed] = record
@@ -376,14 +384,25 @@ _FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", 
 
 def _with_their_starts(records: Sequence[RunRecord], config: StudyConfig) -> dict[Point, RunRecord]:
     """By point; RTE, STS-B and MRPC only if they started from the MNLI runs that this configuration plans."""
-    found = {point_of(r.identity): r for r in records if not r.identity["starts"]}
+    at_point: dict[Point, list[RunRecord]] = {}
+    for record in records:
+        at_point.setdefault(point_of(record.identity), []).append(record)
+    found = {
+        point: without[-1]
+        for point, there in at_point.items()
+        if (without := [record for record in there if not record.identity["starts"]])
+    }
+    planned = {task.name: runs_of(task, config) for task in planned_tasks(config)}
     for task in planned_tasks(config):
-        for run in runs_of(task, config) if (start := start_of(task, config)) else ():
-            first = next(other for other in planned_tasks(config) if other.name == start)
-            points = [point_of(other) for other in runs_of(first, config) if other.seed == run.seed]
-            starts = [found[point].run_id for point in points if point in found]
-            for record in records:
-                if point_of(record.identity) == point_of(run) and record.identity["starts"] == starts:
+        if (start := start_of(task, config)) is None:
+            continue
+        starts: dict[int, list[str]] = {}
+        for first in planned[start]:
+            if (point := point_of(first)) in found:
+                starts.setdefault(first.seed, []).append(found[point].run_id)
+        for run in planned[task.name]:
+            for record in at_point.get(point_of(run), ()):
+                if record.identity["starts"] == starts.get(run.seed, []):
                     found[point_of(run)] = record
     return found
 

@@ -6,6 +6,9 @@ import functools
 import itertools
 import json
 import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +23,7 @@ from tests.unit.test_sweep import fail, sent
 from threeml_core.config import make_config
 from threeml_core.encoders import open_encoder
 from threeml_core.errors import LockedError, ParameterError, TrainingError
-from threeml_core.files import exclusive
+from threeml_core.files import PROJECT_ROOT, exclusive
 from threeml_core.finetune import finetune_glue, load_tasks
 from threeml_core.jobs import Job
 from threeml_core.results import RunRecord, load_records
@@ -80,9 +83,6 @@ def test_what_a_user_has_to_know_comes_back_in_one_line(cluster: Any, tmp_path: 
 
 def ray_elsewhere(runs_dir: Path) -> None:
     """As a process that has not joined a cluster yet."""
-    import subprocess
-    import sys
-
     script = (
         "from threeml_core.errors import ParameterError\nfrom threeml_core.cluster import ray_cluster\n"
         "try:\n    ray_cluster('x', print, 'nowhere', 3).__enter__()\nexcept ParameterError as error: print(error)"
@@ -111,7 +111,6 @@ def test_lost_workers(cluster: Any, tmp_path: Path) -> None:
 def test_a_lock_that_a_lost_host_still_holds_is_waited_for(cluster: Any, tmp_path: Path) -> None:
     with pytest.raises(LockedError), exclusive(tmp_path / ".lock", "run held"):
         hold(tmp_path, print)
-    import threading
 
     def held() -> None:
         with exclusive(tmp_path / ".lock", "run held"):
@@ -188,3 +187,40 @@ def test_24_finetunings_and_a_lost_host(cluster: Any, encoders: dict[str, Path],
     assert [record.run_id for record in alone.results[0].records] == [record.run_id for record in rte.records]
     scores = [[record.metrics["score"] for record in result.records] for result in (alone.results[0], rte)]
     assert scores[0] == pytest.approx(scores[1]), "the same runs, but for rounding by the number of threads"
+
+
+@pytest.mark.slow
+def test_the_driver_is_killed(encoders: dict[str, Path], tmp_path: Path) -> None:  # noqa: F811
+    """With a Ray of its own it takes all of it along; what was finished stays, and the next call goes on."""
+    import psutil
+
+    settings = {
+        "engine": "ray",
+        "checkpoint": str(encoders["post"]),
+        "glue": str(write_glue(tmp_path / "glue_data")),
+        "runs_dir": str(tmp_path / "runs"),
+        "tasks": "cola",
+        "max_length": 32,
+        "seeds": 8,
+        "finetune_learning_rates": "3e-3",
+        "finetune_batch_sizes": "16",
+        "finetune_epochs": "20",
+    }
+    parameters = [part for name, value in settings.items() for part in ("-p", name, str(value))]
+    command = [sys.executable, "-m", "threeml_core.finetune", *parameters]
+    driver = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    with driver.stdout:
+        while not next(driver.stdout).startswith("3/9 "):
+            pass
+        started = psutil.Process(driver.pid).children(recursive=True)
+        driver.kill()
+        driver.wait()
+    _, alive = psutil.wait_procs(started, timeout=150)
+    left = [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert len(started) > 3 and not left
+    before = {record.run_id for record in load_records(settings["runs_dir"], "finetune")}
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "of 9 runs are finished; their records are read" in done.stdout
+    after = {record.run_id for record in load_records(settings["runs_dir"], "finetune")}
+    assert 2 <= len(before) < 8 and before < after and len(after) == 8

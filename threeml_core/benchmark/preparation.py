@@ -95,7 +95,7 @@ def _run_mlm(config: StudyConfig, text: str, tokenizer: str, folder: str) -> int
 
     datasets.disable_progress_bars()
     transformers_logging.set_verbosity_error()  # lines longer than a block are what it is for
-    loaded = AutoTokenizer.from_pretrained(tokenizer)
+    loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     n = config.sequence_length
 
     def tokenize(examples: dict[str, list[str]]) -> Any:

@@ -367,6 +367,7 @@ def efficiency_table(outcomes: Sequence[Outcome]) -> Table:
 def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
     """Figure 5: average score against the speed-up in FLOPs and on the clock, over both baselines."""
     named = _named(outcomes, "Figure 5")
+    found = [(outcome, _speedups(outcome, named), list(averages(outcome.ablation).values())) for outcome in named]
     said = sorted({v.value for v in printed_values() if v.metric == "speedup_said"})
     keys = [f"{kind}, {name}" for name in ("15%", "the same rate") for kind in ("FLOPs", "clock")]
     with matplotlib.rc_context(RC):
@@ -375,10 +376,9 @@ def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
             shown: list[float] = []
             for architecture in MODEL_NAMES:
                 points: list[tuple[float, list[float]]] = []
-                for outcome in (o for o in named if o.run.config.architecture == architecture):
-                    values, ups = list(averages(outcome.ablation).values()), _speedups(outcome, named)[key]
-                    if values and ups:
-                        x = mean_interval(ups).mean
+                for outcome, ups, values in found:
+                    if outcome.run.config.architecture == architecture and values and ups[key]:
+                        x = mean_interval(ups[key]).mean
                         points.append((x, values))
                         _label(axis, outcome, x, mean_interval(values).mean)
                 if points:
@@ -400,13 +400,11 @@ def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
         handles, labels = axes[0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
-    ends = []
-    for outcome in named:
-        found = _speedups(outcome, named)
-        ends.append(
-            f"{outcome.run.model} {measured(averages(outcome.ablation).values())} at "
-            f"{measured(found['FLOPs, 15%'], 2)} in FLOPs, {measured(found['clock, 15%'], 2)} on the clock"
-        )
+    ends = [
+        f"{outcome.run.model} {measured(values)} at {measured(ups['FLOPs, 15%'], 2)} in FLOPs, "
+        f"{measured(ups['clock, 15%'], 2)} on the clock"
+        for outcome, ups, values in found
+    ]
     grey = " and ".join(f"{value:g}" for value in said)
     return Figure(
         figure,

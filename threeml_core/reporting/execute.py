@@ -20,9 +20,9 @@ from threeml_core.config import StudyConfig
 from threeml_core.errors import ParameterError, StudyError
 from threeml_core.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
 from threeml_core.log import Log, print_line
-from threeml_core.results import available_cores, load_records
+from threeml_core.processes import LEAVE, available_cores, ended_with_us, leave_with
+from threeml_core.results import load_records, runs_named
 from threeml_core.study import find_outcomes
-from threeml_core.sweep import LEAVE, leave_with_parent
 
 NOTEBOOKS = PROJECT_ROOT / "notebooks"
 
@@ -70,7 +70,8 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
             _conduct(given)
         alone = [[source] for source in stale if source.stem in (PERFORMANCE, LAST)]
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(AT_ONCE, available_cores()), context, initializer=leave_with_parent) as pool:
+        count = min(AT_ONCE, available_cores())
+        with ProcessPoolExecutor(count, context, initializer=leave_with, initargs=(os.getpid(),)) as pool:
             for some in ([source for source in stale if [source] not in alone], *alone):
                 done = [pool.submit(_execute, source, folder, given, keys[source], config) for source in some]
                 for outcome in concurrent.futures.as_completed(done):
@@ -88,10 +89,12 @@ def pages_of(config: StudyConfig) -> list[Path]:
     """
     notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
     numbers = [path.stem[:2] for path in notebooks]
-    wanted = numbers if config.pages == "all" else [part.strip().zfill(2) for part in config.pages.split(",")]
-    if unknown := sorted(set(wanted) - set(numbers)):
+    parts = numbers if config.pages == "all" else [part.strip() for part in config.pages.split(",")]
+    wanted = {part.zfill(2) for part in parts if part}
+    if "" in parts or not wanted <= set(numbers):
+        unknown = min(wanted - set(numbers), default="''")
         raise ParameterError(
-            f"pages={config.pages!r}: no notebook {unknown[0]}; expected 'all' or some of {', '.join(numbers)}"
+            f"pages={config.pages!r}: no notebook {unknown}; expected 'all' or some of {', '.join(numbers)}"
         )
     return [path for path, number in zip(notebooks, numbers, strict=True) if number in wanted]
 
@@ -106,8 +109,10 @@ def _conduct(given: dict[str, Any]) -> None:
     """All runs of the study in one go, which keeps its workers busier than notebook after notebook would."""
     parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
     command = [sys.executable, "-m", "threeml_core.experiments", *parameters]
-    done = subprocess.run(command, cwd=PROJECT_ROOT, env={**os.environ, LEAVE: "1"})
-    if done.returncode != 0:
+    study = subprocess.Popen(command, cwd=PROJECT_ROOT, env={**os.environ, LEAVE: str(os.getpid())})
+    with ended_with_us(study):
+        study.wait()
+    if study.returncode != 0:
         raise StudyError("the study's runs did not all end, see above; the same command goes on with what is missing")
 
 
@@ -140,8 +145,9 @@ def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config
         failure = f"{source.stem} failed: {error.ename}: {error.evalue}"
         return f"{failure} (see {unfinished})", failure
     text = unfinished.read_text(encoding="utf-8")
-    records = (path.parent for path in project_path(config.runs_dir).glob("*/*/record.json"))
-    shown = sorted(f"{run.parent.name}/{run.name}" for run in records if run.name in text)
+    runs = [path.parent for path in project_path(config.runs_dir).glob("*/*/record.json")]
+    named = runs_named(text, [run.name for run in runs])
+    shown = sorted(f"{run.parent.name}/{run.name}" for run in runs if run.name in named)
     notebook = nbformat.reads(text, 4)
     notebook.metadata["threeml"] = {"key": key, "runs": shown}
     nbformat.write(notebook, unfinished)

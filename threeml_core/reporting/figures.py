@@ -71,17 +71,20 @@ class Figure:
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
         # names inside an SVG are global to the page: make them this figure's own
         prefix = f"f{zlib.crc32(alt.encode()):08x}-"
-        svg = re.sub(r'\bid="', f'id="{prefix}', svg)
-        svg = re.sub(r"url\(#", f"url(#{prefix}", svg)
-        svg = re.sub(r'href="#', f'href="#{prefix}', svg)
+        svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r'(\bid="|url\(#|href="#)', rf"\1{prefix}", tag[0]), svg)
         label = html.escape(alt, quote=True)
-        self.svg = re.sub(r"<svg ", f'<svg role="img" aria-label="{label}" ', svg, count=1)
+        self.svg = svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
 
     def __repr__(self) -> str:
         return f"Figure: {self.alt}"
 
     def _repr_html_(self) -> str:
         return f'<figure class="study">{self.svg}<figcaption>{html.escape(self.alt)}</figcaption></figure>'
+
+
+def plain(text: str) -> str:
+    """A label that comes from data: dollars in it are dollars, where matplotlib would read a formula."""
+    return text.replace("$", r"\$")
 
 
 def new_axes(columns: int = 1, height: float = 3.4, rows: int = 1) -> tuple[MatplotlibFigure, Any]:
@@ -94,11 +97,22 @@ def new_axes(columns: int = 1, height: float = 3.4, rows: int = 1) -> tuple[Matp
     return figure, axes.flatten()
 
 
+MOST_CURVES = 16
+"""Runs that `plot_training` draws: its legend has no room for more."""
+
+
 def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str) -> Figure:
-    """Training loss, and validation perplexity at masked positions with the unigram's, of comparable runs."""
+    """Training loss, and validation perplexity at masked positions with the unigram's, of comparable runs.
+
+    Of more than `MOST_CURVES` this run and the newest others are drawn.
+    """
+    comparable = runs = list(others)
+    if len(comparable) > MOST_CURVES:
+        newest = sorted(comparable, key=lambda run: run.environment["finished"])[1 - MOST_CURVES :]
+        drawn = {record.run_id, *(run.run_id for run in newest)}
+        runs = [run for run in comparable if run.run_id in drawn]
     with matplotlib.rc_context(RC):
         figure, (left, right) = new_axes(2)
-        runs = list(others)
         for run in runs:
             lines = read_metrics(run.folder(runs_dir) / "metrics.jsonl")
             name = run.parameters["architecture"]
@@ -126,7 +140,8 @@ def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str)
         figure,
         f"Left: training loss over updates. Right: validation perplexity at masked positions, which ends at "
         f"{record.metrics['eval_perplexity_masked']:.0f} for this run; the unigram perplexity of the same positions is "
-        f"{unigram:.0f}. Runs shown: {names}.",
+        f"{unigram:.0f}. Runs shown: {names}"
+        + (f"; {len(comparable) - len(runs):,} older ones are not." if len(runs) < len(comparable) else "."),
     )
 
 

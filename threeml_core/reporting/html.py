@@ -6,6 +6,7 @@ import dataclasses
 import html
 import json
 import re
+import xml.etree.ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from threeml_core.files import PROJECT_ROOT, atomic_folder
 from threeml_core.reporting.comparison import claim_table, plateau_note, plot_comparison, seeds_statement
 from threeml_core.reporting.figures import Figure
 from threeml_core.reporting.tables import Table
-from threeml_core.results import STAGES, RunRecord, describe_environment, load_records
+from threeml_core.results import STAGES, RunRecord, describe_environment, load_records, runs_named
 from threeml_core.study import find_outcomes
 
 TITLE = "Mask more, mask later"
@@ -32,13 +33,39 @@ _TEMPLATES = Path(__file__).parent
 
 
 class _Renderer(IPythonRenderer):
-    """Formulas become MathML, which every browser draws without a script."""
+    """HTML is shown as text, nothing is loaded; formulas become MathML, which every browser draws without a script."""
+
+    def __init__(self) -> None:
+        super().__init__(escape=True, allow_harmful_protocols=False, exclude_anchor_links=True)
 
     def inline_math(self, body: str) -> str:
-        return latex2mathml.converter.convert(body)
+        return _mathml(body, "inline")
 
     def block_math(self, body: str) -> str:
-        return latex2mathml.converter.convert(body.strip(), display="block")
+        return _mathml(body.strip(), "block")
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        return text
+
+    def block_mermaidjs(self, code: str) -> str:
+        return self.block_code(code)
+
+
+def _mathml(formula: str, display: str) -> str:
+    """LaTeX as MathML; what is no formula stays as it was written.
+
+    latex2mathml's own text form turns `<` in a formula into markup again, so its elements are written here.
+    """
+    try:
+        math = latex2mathml.converter.convert_to_element(formula, display=display)
+    except Exception:  # its errors have no common base
+        return html.escape(f"${formula}$")
+    for element in math.iter():
+        element.text = html.unescape(element.text or "")  # symbols are kept as `&#x2211;`
+        kept = {name: html.unescape(value) for name, value in element.items() if name != "href"}
+        element.attrib.clear()
+        element.attrib.update(kept)
+    return xml.etree.ElementTree.tostring(math, encoding="unicode")
 
 
 def slug(text: str) -> str:
@@ -52,7 +79,7 @@ class _Exporter(HTMLExporter):
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
         """Markdown to HTML with MathML, ids on headings, and links to notebooks turned into links to pages."""
-        text = MarkdownWithMath(renderer=_Renderer(escape=False, exclude_anchor_links=True)).render(source)
+        text = MarkdownWithMath(renderer=_Renderer()).render(source)
         text = re.sub(
             r"<h([1-4])[^>]*>(.*?)</h\1>",
             lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>',
@@ -151,7 +178,9 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
         raise StudyError(f"no executed notebook in {notebooks}: run `make report`")
     pages = [_read_page(path) for path in files]
     shown = "".join(path.read_text(encoding="utf-8") for path in files)
-    records = [r for stage in STAGES for r in load_records(config.runs_dir, stage) if r.run_id in shown]
+    records = [record for stage in STAGES for record in load_records(config.runs_dir, stage)]
+    named = runs_named(shown, [record.run_id for record in records])
+    records = [record for record in records if record.run_id in named]
     exporter = _Exporter(template_name="study", extra_template_basedirs=[str(_TEMPLATES)])
     exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
     shared = {
@@ -170,7 +199,7 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
         study = {**shared, "here": None, "summary": _summary(config, records) if judged else ""}
         body, _ = exporter.from_notebook_node(index, {"study": study})
         (folder / "index.html").write_text(tidy(body), encoding="utf-8")
-        lines = (json.dumps(dataclasses.asdict(record), ensure_ascii=False) for record in records)
+        lines = (json.dumps(vars(record), ensure_ascii=False) for record in records)
         (folder / "results.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return output / "index.html"
 

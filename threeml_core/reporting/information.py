@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ import matplotlib
 from threeml_core.claims import LEVEL
 from threeml_core.config import MODEL_NAMES, StudyConfig
 from threeml_core.information import NATS_TO_BITS, BiasPoint, LayerInformation
-from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
+from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes, plain
 from threeml_core.reporting.tables import MISSING, Table
 from threeml_core.results import RunRecord
 
@@ -26,7 +27,7 @@ def layers_of(record: RunRecord) -> list[LayerInformation]:
 def _names(records: Sequence[RunRecord]) -> dict[str, str]:
     """Run id -> architecture and mask rate; with the hash of the pre-training run where two would be called alike."""
     names = {r.run_id: f"{MODEL_NAMES[r.parameters['architecture']]}-{r.parameters['mask_rate']:.0%}" for r in records}
-    alike = {name for name in names.values() if list(names.values()).count(name) > 1}
+    alike = {name for name, count in collections.Counter(names.values()).items() if count > 1}
     hashes = {record.run_id: record.data["run"].rsplit("-", 1)[1] for record in records}
     return {run: f"{name} {hashes[run]}" if name in alike else name for run, name in names.items()}
 
@@ -237,7 +238,7 @@ def plot_information(records: Sequence[RunRecord]) -> Figure:
             at = [found.layer for found in layers]
             plug_in = [sum(found.plug_in) / len(found.plug_in) for found in layers]
             look = {"color": COLORS[name], "linestyle": STYLES[name], "marker": MARKERS[name], "markersize": 5}
-            axes[0].plot(at, plug_in, label=names[record.run_id], linewidth=2, **look)
+            axes[0].plot(at, plug_in, label=plain(names[record.run_id]), linewidth=2, **look)
             values, errors = [found.value for found in layers], [2 * found.error for found in layers]
             axes[1].errorbar(at, values, yerr=errors, capsize=2, linewidth=2, **look)
             unsure = [found for found in layers if not found.has_enough_states]

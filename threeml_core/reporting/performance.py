@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 
 from threeml_core.config import MODEL_NAMES
-from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
+from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes, plain
 from threeml_core.reporting.tables import MISSING, Table
 from threeml_core.results import RunRecord
 from threeml_core.speeds import ArmSpeed, noise, speeds, text_of
@@ -104,7 +104,7 @@ def plot_conversion(record: RunRecord) -> Figure:
             look, over = _look(arm), arm.over_vanilla
             bar = [[over.median - over.low], [over.high - over.median]]
             marker = MARKERS.get(look, "x")
-            axis.errorbar(x, over.median, bar, marker=marker, color=COLORS[look], capsize=3, label=arm.label)
+            axis.errorbar(x, over.median, bar, marker=marker, color=COLORS[look], capsize=3, label=plain(arm.label))
         ends = [0.95 * min([*by_flops, 1]), 1.05 * max([*by_flops, 1])]
         axis.plot(ends, ends, color=COLORS["reference"], linestyle=":", label="the clock follows the FLOPs")
         axis.set(xlabel="speed-up over vanilla-15% in executed FLOPs", ylabel="speed-up by the clock")
@@ -137,7 +137,7 @@ def plot_breakdown(record: RunRecord) -> Figure | Table:
             left += widths
         ideal = [1000 * record.flops[name] / ceiling for name in names]
         axis.scatter(ideal, range(len(names)), marker="|", s=160, color=INK, zorder=3, label="FLOPs at the ceiling")
-        axis.set_yticks(range(len(names)), [arms[name]["label"] for name in names], fontsize=9)
+        axis.set_yticks(range(len(names)), [plain(arms[name]["label"]) for name in names], fontsize=9)
         axis.set_xlabel("ms an update, under the profiler")
         axis.grid(axis="y", visible=False)
         axis.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.4, 1.0))
