@@ -69,7 +69,7 @@ def test_only_what_is_missing(study: dict, tmp_path: Path) -> None:
     assert len([name for name in after if name.startswith("pretrain/")]) == 4 + 4, (
         "vanilla twice, self and cross at 15%"
     )
-    assert "4 of 8 runs are finished; their records are read" in lines
+    assert "16 of 20 runs are finished; their records are read" in lines, "fine-tunings of the first four too"
     assert all(o.is_finished for o in more)
     assert finished_outcomes(config, ["Figure 5", "Table 2c"]) == more
     there = conduct(config.replace(plan_only=True), ["Figure 5", "Table 2c"])
