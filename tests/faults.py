@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -98,10 +99,39 @@ def parquet_corpus(columns: dict[str, list[Any]]) -> Prepare:
 def unreadable_corpus(folder: Path) -> Parameters:
     path = folder / "secret.txt"
     path.write_text("secret\n")
+    return {"corpus": locked(path)}
+
+
+def locked(path: Path) -> Path:
+    """Take all permissions of a file or folder away."""
     path.chmod(0)
     if os.access(path, os.R_OK):
         pytest.skip("this user may read every file")
-    return {"corpus": path}
+    return path
+
+
+def locked_folder(name: str, copied: str = "") -> Prepare:
+    """A folder that may not be entered, with a copy of what lies at `copied` in it, given as the parameter `name`."""
+
+    def prepare(folder: Path) -> Parameters:
+        (folder / "locked").mkdir()
+        if copied:
+            shutil.copytree(folder / copied, folder / "locked" / Path(copied).name)
+        return {name: locked(folder / "locked")}
+
+    return prepare
+
+
+def locked_below(folder: Path) -> Parameters:
+    (folder / "texts" / "more").mkdir(parents=True)
+    shutil.copy(folder / "text.txt", folder / "texts")
+    locked(folder / "texts" / "more")
+    return {"corpus": folder / "texts"}
+
+
+def locked_task(folder: Path) -> Parameters:
+    locked(folder / "glue_data" / "CoLA")
+    return {}
 
 
 def empty_folder(name: str) -> Prepare:
@@ -203,6 +233,11 @@ def cut(path: Path, share: float = 0.5) -> None:
     path.write_bytes(content[: int(share * len(content))])
 
 
+def zstd(text: str) -> bytes:
+    """One frame."""
+    return pyarrow.compress(text.encode(), "zstd", asbytes=True)
+
+
 def flip(path: Path) -> None:
     """Change one bit in the middle of a file."""
     content = bytearray(path.read_bytes())
@@ -225,6 +260,21 @@ def unfinished_and_damaged(run: Path) -> None:
 def pickled(encoder: Path) -> None:
     """Weights as PyTorch's pickle, which can run code when it is loaded."""
     (encoder / "model.safetensors").rename(encoder / "pytorch_model.bin")
+
+
+def foreign_ids(data: Path) -> None:
+    """Blocks of the right size whose token ids are beyond any vocabulary."""
+    path = data / "validation.bin"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+def fewer_counts(data: Path) -> None:
+    np.save(data / "train_counts.npy", np.load(data / "train_counts.npy")[:-1])
+
+
+def without(key: str) -> Callable[[Path], None]:
+    """Prepared text whose meta.json lacks a value."""
+    return lambda data: edit_json(data / "meta.json", **{key: None})
 
 
 def another_text(folder: Path) -> Parameters:
@@ -290,6 +340,20 @@ BAD_INPUTS = [
     ),
     BadInput("device", "a GPU that is not there", {"device": "cuda:99"}, "device='cuda:99': not available here"),
     BadInput("device-name", "a device that does not exist", {"device": "gpu"}, "device='gpu': not available here"),
+    BadInput("device-meta", "torch's device without memory", {"device": "meta"}, "device='meta': not available here"),
+    BadInput("device-cpu", "a CPU with a number", {"device": "cpu:99999"}, "device='cpu:99999': not available here"),
+    BadInput("device-none", "an empty device", {"device": ""}, "device='' is empty: give a value, or leave device out"),
+    BadInput("huge-number", "a number of 400 digits", {"max_steps": "1" * 400}, "expected int"),
+    BadInput("huge-model", "a width of 2^40", {"hidden_size": 2**40, "seed": 1}, "there is no memory for a model of"),
+    BadInput("huge-grid", "a number of 400 digits in a list", {"study_depths": "1" * 400}, "whole numbers such as"),
+    # the command line
+    BadInput(
+        "no-value", "-p with a name alone", lambda folder: ["-p", "mask_rate"], "expected 2 arguments; parameters"
+    ),
+    BadInput("option", "a parameter as an option", lambda folder: ["--mask_rate", "0.5"], "such as -p mask_rate 0.5"),
+    BadInput(
+        "bare", "a parameter without -p", lambda folder: ["mask_rate=0.5"], "unrecognized arguments: mask_rate=0.5"
+    ),
     BadInput("plan", "plan_only for a single run", {"plan_only": True}, "this work has no plan of its own"),
     BadInput("no-plan", "plan_only for fine-tuning", {"plan_only": True}, "no plan of its own", "finetune"),
     BadInput(
@@ -320,6 +384,31 @@ BAD_INPUTS = [
         parameters_file("seed: {a: 1}\n"),
         "seed={'a': 1}: expected int",
     ),
+    BadInput("yaml-date", "no date in a parameters file", parameters_file("seed: 2020-13-45\n"), "month must be in"),
+    BadInput("yaml-int", "no number tagged as one", parameters_file("seed: !!int abc\n"), "invalid literal for int()"),
+    BadInput("yaml-stamp", "no date tagged as one", parameters_file("seed: !!timestamp x\n"), "cannot read parameters"),
+    BadInput(
+        "yaml-digits",
+        "a number of 5,000 digits in a parameters file",
+        parameters_file(f"seed: {'1' * 5000}\n"),
+        "Exceeds the limit",
+    ),
+    BadInput(
+        "yaml-hex",
+        "a number of 5,000 hexadecimal digits in a parameters file",
+        parameters_file(f"seed: 0x{'1' * 5000}\n"),
+        "seed: a number beyond 9,007,199,254,740,992",
+    ),
+    BadInput(
+        "yaml-large",
+        "a number of 400 digits for a fraction in a parameters file",
+        parameters_file(f"mask_rate: {'1' * 400}\n"),
+        "mask_rate: a number beyond 9,007,199,254,740,992",
+    ),
+    BadInput(
+        "yaml-deep", "5,000 open brackets in a parameters file", parameters_file("a: " + "[" * 5000), "recursion depth"
+    ),
+    BadInput("yaml-zero", "a parameters file of one 0", parameters_file("0\n"), "one for each parameter"),
     BadInput("yaml-absent", "a parameters file that is not there", lambda folder: ["-f", "no.yaml"], "No such file"),
     # the corpus
     BadInput("corpus-absent", "a corpus that is not there", {"corpus": "/no/such.txt"}, "no such file or folder"),
@@ -345,8 +434,14 @@ BAD_INPUTS = [
         "corpus-secret",
         "a corpus without permission to read it",
         unreadable_corpus,
-        "cannot be read: Permission denied",
+        "cannot be used: Permission denied",
     ),
+    BadInput(
+        "corpus-locked", "a folder as corpus that may not be entered", locked_folder("corpus"), "Permission denied"
+    ),
+    BadInput("corpus-inner", "a corpus with a folder that may not be entered", locked_below, "Permission denied"),
+    BadInput("corpus-long", "a corpus with a name of 400 characters", {"corpus": "a" * 400}, "File name too long"),
+    BadInput("corpus-user", "a corpus of an unknown user", {"corpus": "~nosuchuser/x"}, "no home folder of that user"),
     BadInput(
         "corpus-second", "a second corpus that is not there", {"corpus": "bundled,no.txt"}, "corpus no.txt: no such"
     ),
@@ -366,11 +461,18 @@ BAD_INPUTS = [
         "corpus /no/such.jsonl: no such file or folder",
     ),
     BadInput(
+        "validation-none",
+        "an empty validation corpus",
+        {"validation_corpus": ""},
+        "validation_corpus='' is empty: give a value, or leave validation_corpus out",
+    ),
+    BadInput(
         "gzip-cut", "a gzip file cut short", corpus("a.txt.gz", gzip.compress(SENTENCES.encode())[:-20]), "damaged"
     ),
     BadInput("gzip-not", "text called .gz", corpus("a.txt.gz", SENTENCES), "is damaged or truncated after line 0"),
     BadInput("xz-cut", "an xz file cut short", corpus("a.txt.xz", lzma.compress(SENTENCES.encode())[:-30]), "damaged"),
     BadInput("bz2-cut", "a bz2 file cut short", corpus("a.txt.bz2", bz2.compress(SENTENCES.encode())[:-30]), "damaged"),
+    BadInput("zst-cut", "a zst file cut short", corpus("a.txt.zst", zstd(SENTENCES)[:-20]), "is damaged or truncated"),
     BadInput("zst-not", "text called .zst", corpus("a.txt.zst", SENTENCES), "is damaged or truncated after line 0"),
     BadInput(
         "parquet-not", "a damaged parquet file", corpus("a.parquet", b"PAR1 no"), "is not a readable parquet file"
@@ -399,6 +501,18 @@ BAD_INPUTS = [
         "jsonl with lists instead of objects",
         corpus("a.jsonl", "[1]\n"),
         "no text in column 'text' (there is: list)",
+    ),
+    BadInput(
+        "jsonl-deep",
+        "jsonl with a line of 100,000 brackets",
+        corpus("a.jsonl", "[" * 100_000 + "\n"),
+        "line 1: not JSON (maximum recursion depth",
+    ),
+    BadInput(
+        "jsonl-digits",
+        "jsonl with a number of 6,000 digits",
+        corpus("a.jsonl", f'{{"text": "a", "n": {"1" * 6000}}}\n'),
+        "line 1: not JSON (Exceeds the limit",
     ),
     # the tokenizer
     BadInput(
@@ -448,6 +562,63 @@ BAD_INPUTS = [
         prepared_corpus(lambda data: cut(data / "train_counts.npy"), seed=1),
         "train_counts.npy cannot be read",
     ),
+    BadInput(
+        "prepared-counts-empty",
+        "prepared text with an empty file of token counts",
+        prepared_corpus(lambda data: (data / "train_counts.npy").write_bytes(b""), seed=1),
+        "train_counts.npy cannot be read",
+    ),
+    BadInput(
+        "prepared-counts-few",
+        "prepared text with a token count too few",
+        prepared_corpus(fewer_counts, seed=1),
+        "of shape (299,), expected 300 whole numbers",
+    ),
+    BadInput(
+        "prepared-tokenizer",
+        "prepared text without its tokenizer",
+        prepared_corpus(lambda data: shutil.rmtree(data / "tokenizer")),
+        "tokenizer.json cannot be read (FileNotFoundError: it is missing)",
+    ),
+    BadInput(
+        "prepared-tokenizer-cut",
+        "prepared text with its tokenizer cut short",
+        prepared_corpus(lambda data: cut(data / "tokenizer" / "tokenizer.json")),
+        "tokenizer.json cannot be read (JSONDecodeError",
+    ),
+    BadInput(
+        "prepared-ids",
+        "prepared validation blocks with token ids beyond the vocabulary",
+        prepared_corpus(foreign_ids, seed=1),
+        "holds the token id 65535, but the vocabulary has 300 tokens",
+    ),
+    BadInput(
+        "prepared-id", "a meta.json without data_id", prepared_corpus(without("data_id")), "(KeyError: 'data_id')"
+    ),
+    BadInput(
+        "prepared-vocab",
+        "a meta.json without vocab_size",
+        prepared_corpus(without("vocab_size")),
+        "KeyError: 'vocab_size'",
+    ),
+    BadInput(
+        "prepared-mask",
+        "a meta.json without mask_token_id",
+        prepared_corpus(without("mask_token_id")),
+        "KeyError: 'mask_token_id'",
+    ),
+    BadInput(
+        "prepared-pad",
+        "a meta.json with a padding id beyond the vocabulary",
+        prepared_corpus(lambda data: edit_json(data / "meta.json", pad_token_id=300)),
+        "ValueError: pad_token_id is 300",
+    ),
+    BadInput(
+        "prepared-secret",
+        "prepared blocks without permission to read them",
+        prepared_corpus(lambda data: locked(data / "train.bin")),
+        "train.bin cannot be used: Permission denied",
+    ),
     # run folders
     BadInput(
         "runs-file-report",
@@ -458,6 +629,24 @@ BAD_INPUTS = [
     ),
     BadInput(
         "runs-file", "a file as runs_dir", lambda folder: {"runs_dir": folder / "text.txt"}, "cannot make the folder"
+    ),
+    BadInput("runs-none", "an empty runs_dir", {"runs_dir": ""}, "runs_dir='' is empty"),
+    BadInput("runs-long", "a runs_dir of 400 characters", {"runs_dir": "/" + "a" * 400}, "File name too long"),
+    BadInput(
+        "runs-user", "a runs_dir of an unknown user", {"runs_dir": "~nosuchuser/x"}, "no home folder of that user"
+    ),
+    BadInput("runs-locked", "a runs_dir that may not be entered", locked_folder("runs_dir"), "Permission denied"),
+    BadInput(
+        "run-locked",
+        "a finished run whose lock is another user's",
+        run(lambda run: locked(run / ".lock")),
+        ".lock cannot be used: Permission denied",
+    ),
+    BadInput(
+        "run-secret",
+        "a finished run without permission to read its model",
+        run(lambda run: locked(run / "model" / "model.safetensors")),
+        "model.safetensors cannot be used: Permission denied",
     ),
     BadInput(
         "record-cut",
@@ -498,6 +687,34 @@ BAD_INPUTS = [
     ),
     BadInput(
         "checkpoint-absent", "a checkpoint that is not there", {"checkpoint": "/no/such"}, "no such folder", "finetune"
+    ),
+    BadInput(
+        "checkpoint-long",
+        "a checkpoint with a name of 400 characters",
+        {"checkpoint": "a" * 400},
+        "File name too long",
+        "finetune",
+    ),
+    BadInput(
+        "checkpoint-user",
+        "a checkpoint of an unknown user",
+        {"checkpoint": "~nosuchuser/x"},
+        "no home folder of that user",
+        "finetune",
+    ),
+    BadInput(
+        "checkpoint-locked",
+        "a checkpoint that may not be entered",
+        locked_folder("checkpoint"),
+        "Permission denied",
+        "finetune",
+    ),
+    BadInput(
+        "checkpoint-secret",
+        "an encoder without permission to read its weights",
+        encoder(lambda copy: locked(copy / "model.safetensors")),
+        "model.safetensors cannot be used: Permission denied",
+        "finetune",
     ),
     BadInput(
         "checkpoint-empty",
@@ -584,6 +801,36 @@ BAD_INPUTS = [
         "finetune",
     ),
     BadInput(
+        "config-type",
+        "an encoder of an unknown kind",
+        encoder(lambda copy: edit_json(copy / "config.json", model_type="nosuch")),
+        "cannot be loaded",
+        "finetune",
+    ),
+    BadInput(
+        "config-code",
+        "an encoder that asks for code of its own",
+        encoder(
+            lambda copy: edit_json(copy / "config.json", model_type="nosuch", auto_map={"AutoConfig": "code.Config"})
+        ),
+        "cannot be loaded",
+        "finetune",
+    ),
+    BadInput(
+        "config-heads",
+        "an encoder of no heads",
+        encoder(lambda copy: edit_json(copy / "config.json", num_attention_heads=0)),
+        "cannot be loaded for classification",
+        "finetune",
+    ),
+    BadInput(
+        "config-padding",
+        "an encoder whose padding is beyond its vocabulary",
+        encoder(lambda copy: edit_json(copy / "config.json", pad_token_id=10**6)),
+        "cannot be loaded for classification",
+        "finetune",
+    ),
+    BadInput(
         "checkpoint-tokenizer",
         "an encoder without a tokenizer",
         encoder(lambda copy: (copy / "tokenizer.json").unlink()),
@@ -608,6 +855,11 @@ BAD_INPUTS = [
         {"glue": "/no/such"},
         "no such folder; expected 'bundled'",
         "finetune",
+    ),
+    BadInput("glue-long", "tasks with a name of 400 characters", {"glue": "a" * 400}, "File name too long", "finetune"),
+    BadInput("glue-locked", "a folder of tasks that may not be entered", locked_folder("glue"), "denied", "finetune"),
+    BadInput(
+        "glue-inner", "a task that may not be entered", locked_task, "CoLA cannot be used: Permission", "finetune"
     ),
     BadInput("glue-empty", "a folder without tasks", empty_folder("glue"), "has neither CoLA/*.tsv nor", "finetune"),
     BadInput(
@@ -688,6 +940,14 @@ BAD_INPUTS = [
     BadInput(
         "mi-path", "a run folder that is not there", {"runs": "/no/such"}, "is no finished run", "mutual_information"
     ),
+    BadInput(
+        "mi-long",
+        "a run with a name of 400 characters",
+        {"runs": "a" * 400},
+        "File name too long",
+        "mutual_information",
+    ),
+    BadInput("mi-user", "a run of an unknown user", {"runs": "~nosuchuser/x"}, "no home folder", "mutual_information"),
     BadInput("mi-none", "a comma and no run", {"runs": " , "}, "runs is empty", "mutual_information"),
     BadInput(
         "mi-encoder",
@@ -744,6 +1004,8 @@ BAD_INPUTS = [
         "rates", "a mask rate of 1.5 in a benchmark", {"benchmark_rates": "0.5,1.5"}, "mask_rate=1.5", "benchmark"
     ),
     BadInput("page", "a page that does not exist", {"pages": "12"}, "pages='12': no notebook 12", "reporting"),
+    BadInput("page-none", "no page", {"pages": ""}, "pages='' is empty", "reporting"),
+    BadInput("page-comma", "a comma and no page", {"pages": "00,"}, "no notebook ''", "reporting"),
     BadInput(
         "report-preset", "a report of an unknown preset", {"preset": "smal"}, "did you mean 'small'?", "reporting"
     ),
@@ -754,15 +1016,129 @@ BAD_INPUTS = [
 FAULTS = [
     # pre-training
     Fault(
-        "`kill -9` of a pre-training run",
-        "the same command resumes after the last saved step",
-        "weights and metrics end equal, bit for bit, to those of an undisturbed run",
-        "tests/unit/test_pretrain.py::test_a_killed_run_goes_on_and_ends_the_same",
+        "`kill -9` of a pre-training, again and again: preparing data, in the loop, saving a state, writing the model",
+        "each start goes on after the last saved step",
+        "weights and metrics end equal, bit for bit, to those of an undisturbed run; nothing half-written is left",
+        "tests/unit/test_chaos.py::test_killed_runs_end_as_an_undisturbed_one",
+    ),
+    Fault(
+        "SIGTERM to a pre-training, as schedulers send it",
+        "one line with the step, status 143",
+        "the state after the current update; the run ends as an undisturbed one, bit for bit",
+        "tests/unit/test_distributed.py::test_sigterm_saves_and_exits_143",
+    ),
+    Fault(
+        "SIGTERM while data are prepared",
+        "one line, status 143",
+        "no half-written folder is left",
+        "tests/unit/test_distributed.py::test_sigterm_while_data_are_prepared",
+    ),
+    Fault(
+        "SIGTERM to torchrun; the run goes on with one process instead of two",
+        "all processes stop after the same update",
+        "the state; batches, corruption and dropout come as they would have",
+        "tests/unit/test_distributed.py::test_begun_with_two_it_goes_on_with_one",
+    ),
+    Fault(
+        "an error in one of two processes",
+        "its own line; the other says that it lost it; nothing hangs",
+        "the states; no record is left",
+        "tests/unit/test_distributed.py::test_an_error_in_one_process_ends_them_all",
+    ),
+    Fault(
+        "`kill -9` of a notebook's process that waits for torchrun",
+        "its processes end within seconds",
+        "the states; the lock is free",
+        "tests/unit/test_distributed.py::test_processes_end_with_the_one_that_started_them",
+    ),
+    Fault(
+        "a batch that the processes cannot share",
+        "one line with both numbers, before anything is started",
+        "everything",
+        "tests/unit/test_distributed.py::test_a_batch_that_cannot_be_shared",
+    ),
+    Fault(
+        "a GPU too small for a micro-batch",
+        "one line: which `micro_batch_size` fits, as tried",
+        "the states",
+        "tests/unit/test_distributed.py::test_out_of_memory_says_what_fits",
+    ),
+    Fault(
+        "the same, with `auto_find_micro_batch_size=True`",
+        "the run goes on with the micro-batch that fits; its record says which",
+        "the curve is that of a run given this micro-batch",
+        "tests/unit/test_distributed.py::test_out_of_memory_accumulates_when_asked",
+    ),
+    Fault(
+        "a GPU too small for one block",
+        "one line",
+        "the states",
+        "tests/unit/test_distributed.py::test_nothing_fits",
+    ),
+    Fault(
+        "a file system that is full while a run trains (a real one, of a few MB)",
+        "one line with the file that could not be written",
+        "the last state; with more room the run ends as an undisturbed one",
+        "tests/unit/test_disk.py::test_a_full_disk_while_training",
+    ),
+    Fault(
+        "a file system that is full while data are prepared",
+        "one line, status 2",
+        "nothing half-written is left",
+        "tests/unit/test_disk.py::test_a_full_disk_while_data_are_prepared",
+    ),
+    Fault(
+        "a file system that is read-only",
+        "one line that names runs_dir",
+        "every file, byte for byte",
+        "tests/unit/test_disk.py::test_a_read_only_disk",
+    ),
+    Fault(
+        "a Ray worker is killed",
+        "the run starts again on another one",
+        "the study ends",
+        "tests/unit/test_cluster.py::test_lost_workers",
+    ),
+    Fault(
+        "a Ray host is lost in the middle of ten runs",
+        "its runs start again on the other host",
+        "all ten records, none twice",
+        "tests/unit/test_cluster.py::test_a_host_is_lost",
+    ),
+    Fault(
+        "a Ray host is lost in the middle of 24 fine-tunings",
+        "its runs start again on the other host; RTE, STS-B and MRPC still wait for MNLI",
+        "24 records, none twice, the same runs and scores as on one host",
+        "tests/unit/test_cluster.py::test_24_finetunings_and_a_lost_host",
+    ),
+    Fault(
+        "a run's lock that a process of a lost host still holds",
+        "the run that was started again waits for it, up to a minute",
+        "the run has one writer at any time",
+        "tests/unit/test_cluster.py::test_a_lock_that_a_lost_host_still_holds_is_waited_for",
+    ),
+    Fault(
+        "`kill -9` of the driver of a study on Ray",
+        "Ray and its workers end with it",
+        "finished runs; the next call does what is missing",
+        "tests/unit/test_cluster.py::test_the_driver_is_killed",
+    ),
+    Fault(
+        "no Ray cluster at `ray_address`, an error in a run on Ray, a run too large for every host",
+        "one line each",
+        "finished runs",
+        "tests/unit/test_cluster.py::test_what_a_user_has_to_know_comes_back_in_one_line",
+    ),
+    Fault(
+        "a study planned on a host with another kind of device than the run's",
+        "one line: start it on a host like those that do the runs",
+        "the record under its own name",
+        "tests/unit/test_sweep.py::test_a_run_that_is_another_one_here",
     ),
     Fault(
         "a run saved and loaded in the middle, with dropout on",
         "the following losses and weights are the same, bit for bit",
-        "weights, moments, random states",
+        "weights, moments, where the run stands",
         "tests/unit/test_pretrain.py::test_resume_is_bit_for_bit",
     ),
     Fault(
@@ -863,6 +1239,18 @@ FAULTS = [
         "tests/unit/test_data.py::test_damaged_cache",
     ),
     Fault(
+        "token ids beyond the vocabulary in prepared blocks",
+        "one line when such a block is read: damaged data cache, remove the folder",
+        "all other files; a run that was started keeps its last state",
+        "tests/unit/test_data.py::test_token_ids_beyond_the_vocabulary",
+    ),
+    Fault(
+        "a zst file cut at any byte",
+        "one line: it is damaged or truncated; frames one after the other are read as one text",
+        "everything",
+        "tests/unit/test_data.py::test_zst_cut_at_any_byte",
+    ),
+    Fault(
         "a change of the corpus after it was prepared",
         "the text is prepared anew",
         "what was prepared before",
@@ -879,6 +1267,31 @@ FAULTS = [
         "it becomes a question mark",
         "all other text",
         "tests/unit/test_data.py::test_half_a_character_does_not_stop_a_run",
+    ),
+    # files
+    Fault(
+        "two processes that write the same file at once",
+        "each writes all of it, one after the other comes to stand there",
+        "the file of either; neither removes what the other is writing",
+        "tests/unit/test_files.py::test_two_processes_write_the_same_file",
+    ),
+    Fault(
+        "two processes that note the hashes of different corpora at once",
+        "both are noted",
+        "the hashes of both",
+        "tests/unit/test_files.py::test_two_processes_note_hashes",
+    ),
+    Fault(
+        "a kill between the two steps that put a new folder in the place of an old one",
+        "the next start puts the old folder back, then goes on",
+        "the old folder, until the new one is whole",
+        "tests/unit/test_files.py::test_a_kill_between_the_two_steps_of_a_folder",
+    ),
+    Fault(
+        "temporary files of a process that was killed",
+        "the next writer of the same file removes them",
+        "those of living processes",
+        "tests/unit/test_files.py::test_leftovers_of_the_dead_are_removed",
     ),
     # fine-tuning
     Fault(

@@ -12,11 +12,13 @@ import dataclasses
 import difflib
 import functools
 import math
+import reprlib
+import sys
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 import yaml
 
@@ -95,7 +97,7 @@ class StudyConfig:
     batch_size: int = parameter(4096, "b: blocks in an update")
     micro_batch_size: Optional[int] = parameter(None, "blocks in a forward pass; None: batch_size")
     auto_find_micro_batch_size: bool = parameter(
-        False, "out of GPU memory: take the largest micro-batch that fits; else stop and say which that is"
+        False, "out of GPU memory: take a micro-batch that fits; else stop and name it"
     )
     num_processes: int = parameter(1, "processes on this host, one for each GPU, that share the batch (torchrun)")
     learning_rate: float = parameter(2e-3, "peak learning rate")
@@ -462,7 +464,8 @@ def parse_grid(name: str, text: str) -> tuple[Any, ...]:
         values = tuple(kind(part) for part in text.split(","))
     except ValueError:
         values = ()
-    if not values or min(values) <= 0 or not all(map(math.isfinite, values)) or len(set(values)) < len(values):
+    largest = _LARGEST if kind is int else sys.float_info.max
+    if not values or not all(0 < value <= largest for value in values) or len(set(values)) < len(values):
         rates = "mask rates such as '0.15,0.4'" if name not in GRID_PARAMETERS else "learning rates such as '1e-5,3e-5'"
         what = rates if kind is float else "whole numbers such as '16,32'"
         raise ParameterError(f"{name}={text!r}: expected {what}, each above 0 and given once")
@@ -492,7 +495,7 @@ def parse_layers(text: str) -> tuple[int, ...] | None:
     if text == "all":
         return None
     parts = [part.strip() for part in text.split(",")]
-    layers = sorted(int(part) for part in parts if part.isdecimal())
+    layers = sorted(int(part) for part in parts if part.isdecimal() and len(part) < 10)
     if not layers or len(layers) < len(parts) or len(set(layers)) < len(layers):
         raise ParameterError(f"state_layers={text!r}: expected 'all' or layer numbers such as '0,1,2', each once")
     return tuple(layers)
@@ -513,6 +516,8 @@ def _check(c: StudyConfig) -> None:
             _require(value in choices, f"{name}={value!r}: expected one of {', '.join(choices)}")
         if isinstance(value, float):
             _require(math.isfinite(value), f"{name}={value}: expected a finite number")
+        if isinstance(value, str) and name not in _LISTS:  # these say what they expect
+            _require(value.strip() != "", f"{name}={value!r} is empty: give a value, or leave {name} out")
     for name in (
         "vocab_size",
         "tokenizer_megabytes",
@@ -640,14 +645,30 @@ def _type_of(name: str) -> tuple[type, bool]:
     return (args[0], True) if args else (hint, False)
 
 
+_LARGEST = 2**53
+"""Whole numbers up to it are exact as floats."""
+
+
+def _shown(value: Any) -> str:
+    """A value in an error message, cut to a line's length."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother = 2, 100, 100
+    try:
+        return short.repr(value)
+    except ValueError:  # a number of thousands of digits
+        return type(value).__name__
+
+
 def _coerce(name: str, value: Any, where: str) -> Any:
     """A value from YAML or from papermill's `-p` as the parameter's type. `2e-3` may arrive as a string."""
     kind, optional = _type_of(name)
     if optional and (value is None or isinstance(value, str) and value.lower() in ("none", "null")):
         return None
-    wrong = ParameterError(f"{name}={value!r}{where}: expected {kind.__name__}{' or None' if optional else ''}")
+    wrong = ParameterError(f"{name}={_shown(value)}{where}: expected {kind.__name__}{' or None' if optional else ''}")
+    items = value if isinstance(value, list) else [value]
+    if any(isinstance(item, int) and abs(item) > _LARGEST for item in items):
+        raise ParameterError(f"{name}{where}: a number beyond {_LARGEST:,}; give a smaller one")
     if name in (*_LISTS, "state_layers", "pages"):  # papermill turns `-p finetune_epochs 3` into a number
-        items = value if isinstance(value, list) else [value]
         if items and all(isinstance(item, (int, float, str)) and not isinstance(item, bool) for item in items):
             return ",".join(str(item) for item in items)
         raise wrong
@@ -672,7 +693,7 @@ def _coerce(name: str, value: Any, where: str) -> Any:
     except ValueError:
         raise wrong from None
     if kind is int:
-        if not number.is_integer():
+        if not number.is_integer() or abs(number) > _LARGEST:
             raise wrong
         return int(number)
     return number
@@ -681,9 +702,9 @@ def _coerce(name: str, value: Any, where: str) -> Any:
 def _known(name: str, where: str) -> None:
     if name in PARAMETERS:
         return
-    close = difflib.get_close_matches(str(name), PARAMETERS, 1)
+    close = difflib.get_close_matches(name, PARAMETERS, 1) if isinstance(name, str) else []
     hint = f"did you mean {close[0]!r}?" if close else f"known parameters: {', '.join(PARAMETERS)}"
-    raise ParameterError(f"unknown parameter {name!r}{where}: {hint}")
+    raise ParameterError(f"unknown parameter {_shown(name)}{where}: {hint}")
 
 
 def preset_names() -> list[str]:
@@ -693,10 +714,14 @@ def preset_names() -> list[str]:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ParameterError(f"cannot read parameters from {path}: {reason}") from None
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except Exception as error:  # values that are no number or date raise errors of many kinds
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ParameterError(
+            f"cannot read parameters from {path}: {reason}; expected lines 'name: value', one for each parameter"
+        ) from None
+    if values is None:
+        return {}
     if not isinstance(values, dict):
         raise ParameterError(f"{path}: expected lines 'name: value', one for each parameter")
     return values
@@ -751,10 +776,27 @@ def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
     return make_config(given)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as for every other mistake.
+
+        Raises:
+            ParameterError: always.
+        """
+        raise ParameterError(
+            f"{message}; parameters are given as -p NAME VALUE, such as -p mask_rate 0.5, or in a file as -f FILE; "
+            "--help lists them"
+        )
+
+
 def parse_arguments(description: str, arguments: list[str] | None = None) -> StudyConfig:
-    """A command line with papermill's own `-f FILE` and `-p NAME VALUE` -> `StudyConfig`."""
+    """A command line with papermill's own `-f FILE` and `-p NAME VALUE` -> `StudyConfig`.
+
+    Raises:
+        ParameterError: anything else on it; see `make_config`.
+    """
     listing = "\n".join(f"  {name:30} {field.metadata['meaning']}" for name, field in PARAMETERS.items())
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         description=description,
         epilog=f"parameters:\n{listing}",
         formatter_class=argparse.RawDescriptionHelpFormatter,

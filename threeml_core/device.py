@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import resource
 import sys
 from typing import Any
@@ -22,13 +23,16 @@ def choose_device(config: StudyConfig, local_rank: int = 0) -> torch.device:
     Raises:
         ParameterError: there is no such device.
     """
-    name = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if config.device is None else config.device
+    expected = "expected cpu, cuda, cuda:1 or None"
+    if not re.fullmatch("cpu|cuda(:[0-9]+)?", name):
+        raise ParameterError(f"device={name!r}: not available here; {expected}")
     try:
         device = torch.device(f"cuda:{local_rank}" if name == "cuda" else name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
-        raise ParameterError(f"device={name!r}: not available here ({reason}); expected cpu, cuda or None") from None
+        raise ParameterError(f"device={name!r}: not available here ({reason}); {expected}") from None
     return device
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator
+import json
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
-from transformers.utils import logging as transformers_logging
 
-from threeml_core.data.tokenizer import load_tokenizer
+from threeml_core.data.tokenizer import load_tokenizer, quiet_transformers
 from threeml_core.errors import CheckpointError, CorpusError, DamagedFileError
-from threeml_core.files import PROJECT_ROOT, atomic_folder, find_path, fingerprint, sha256_file
+from threeml_core.files import PROJECT_ROOT, atomic_folder, explain_path, find_path, fingerprint, sha256_file
 from threeml_core.results import RunRecord, read_record
 
 RANDOM = "random:"
@@ -62,17 +59,21 @@ def open_encoder(checkpoint: str | Path) -> Encoder:
     Raises:
         CheckpointError: no such checkpoint, no weights, weights of something else, a vocabulary that does not fit
             the tokenizer.
+        StudyError: a file of it may not be read.
     """
     name = str(checkpoint)
     is_random = name.startswith(RANDOM)
     source = name.removeprefix(RANDOM)
-    folder, shown = _find(source)
+    with explain_path(source):
+        folder, shown = _find(source)
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         raise CheckpointError(f"checkpoint {source}: no tokenizer in it; put tokenizer.json beside the weights")
     try:
         tokenizer = load_tokenizer(str(folder))
     except CorpusError as error:
         raise CheckpointError(f"checkpoint {source}: {error}") from None
+    files = [folder / "config.json", *([] if is_random else sorted(folder.glob("*.safetensors")))]
+    identity = fingerprint([is_random, *map(sha256_file, files)], 32)
     model = load_classifier(folder, num_labels=2, is_random=is_random)
     vocab = len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
     padding = model.config.pad_token_id
@@ -81,12 +82,11 @@ def open_encoder(checkpoint: str | Path) -> Encoder:
             f"checkpoint {source}: its tokenizer ({len(tokenizer):,} tokens, padding {tokenizer.pad_token_id}) does "
             f"not fit its weights ({vocab:,} tokens, padding {padding}): put the right tokenizer files beside them"
         )
-    files = [folder / "config.json", *([] if is_random else sorted(folder.glob("*.safetensors")))]
     return Encoder(
         f"{RANDOM if is_random else ''}{shown}",
         folder,
         is_random,
-        fingerprint([is_random, *map(sha256_file, files)], 32),
+        identity,
         max_positions(model),
         (getattr(model.config, "type_vocab_size", None) or 0) > 1,
         sum(p.numel() for p in model.base_model.parameters()),
@@ -135,18 +135,41 @@ def _pretraining_record(folder: Path) -> RunRecord | None:
     return record if record.stage == "pretrain" else None
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without transformers' report on the new head and its progress bars."""
-    before, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+def refuse_foreign_files(folder: Path) -> None:
+    """Refuse a model folder whose own files lead out of it: to weights elsewhere, to pickled ones, to code of others.
+
+    transformers follows the names in `config.json` and in the weights' index, be they of safetensors or not, and
+    fetches an attention that is named like a repository if `kernels` is installed. Code that `auto_map` names is never
+    run, as every call says `trust_remote_code=False`.
+
+    Raises:
+        CheckpointError: a name that leads out of the folder.
+    """
+    config, index = (_read_json(folder / name) for name in ("config.json", "model.safetensors.index.json"))
+    for key in ("attn_implementation", "_attn_implementation", "_attn_implementation_internal"):
+        if "/" in str(config.get(key)):
+            raise CheckpointError(
+                f"checkpoint {folder}: its config.json asks for code from {config[key]}; remove {key}"
+            )
+    shards = index.get("weight_map") or {}
+    names = {"model.safetensors.index.json": [*shards.values()] if isinstance(shards, dict) else [shards]}
+    names["config.json"] = [config["transformers_weights"]] if config.get("transformers_weights") else []
+    for file, weights in names.items():
+        for name in weights:
+            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+                raise CheckpointError(
+                    f"checkpoint {folder}: its {file} names the weights {name!r}; expected safetensors files of this "
+                    "folder"
+                )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """An object; empty if there is none."""
     try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(before)
-        if bars:
-            transformers_logging.enable_progress_bar()
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # transformers says what is wrong with it
+    return content if isinstance(content, dict) else {}
 
 
 def load_classifier(folder: Path, num_labels: int, is_random: bool = False) -> PreTrainedModel:
@@ -161,16 +184,24 @@ def load_classifier(folder: Path, num_labels: int, is_random: bool = False) -> P
         CheckpointError: see `open_encoder`.
     """
     try:
-        with _quiet():
-            config = AutoConfig.from_pretrained(folder, num_labels=num_labels)
+        with quiet_transformers():
+            refuse_foreign_files(folder)
+            config = AutoConfig.from_pretrained(folder, num_labels=num_labels, trust_remote_code=False)
             if is_random:
-                return AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+                return AutoModelForSequenceClassification.from_config(
+                    config, dtype=torch.float32, trust_remote_code=False
+                )
             model, report = AutoModelForSequenceClassification.from_pretrained(
-                folder, config=config, use_safetensors=True, output_loading_info=True, dtype=torch.float32
+                folder,
+                config=config,
+                use_safetensors=True,
+                output_loading_info=True,
+                dtype=torch.float32,
+                trust_remote_code=False,
             )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
+    except (CheckpointError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # transformers' and safetensors' errors have no common base
         if "ignore_mismatched_sizes" in str(error):
             raise CheckpointError(f"checkpoint {folder}: its weights have other shapes than its config.json") from None
         reason = " ".join(str(error).split())[:200] or type(error).__name__
@@ -190,7 +221,7 @@ def load_classifier(folder: Path, num_labels: int, is_random: bool = False) -> P
 
 def save_encoder(model: PreTrainedModel, folder: Path) -> None:
     """Leave the encoder of a classifier, without its head, in one step."""
-    with atomic_folder(folder) as temporary, _quiet():
+    with atomic_folder(folder) as temporary, quiet_transformers():
         cast(PreTrainedModel, model.base_model).save_pretrained(temporary)
 
 

@@ -15,21 +15,74 @@ from pathlib import Path
 from typing import Any
 
 from threeml_core.errors import LockedError, StudyError
+from threeml_core.processes import is_running
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 _DIGITS = 16  # of a SHA-256 in a file's name
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+@contextlib.contextmanager
+def explain_path(path: str | Path) -> Iterator[None]:
+    """Turn the system's refusal of a path into one line that names it.
+
+    Raises:
+        StudyError: it may not be read or entered, or its name is too long; a full disk is left to `explain_full_disk`.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.errno in _NO_SPACE:
+            raise
+        reason = " ".join(str(error.strerror).split())[:200]
+        raise StudyError(
+            f"{error.filename or path} cannot be used: {reason}; give another path, or the permission for this one"
+        ) from None
+
+
+def refuse_locked(path: Path) -> Path:
+    """The path itself.
+
+    Raises:
+        StudyError: it cannot be looked at, or is a folder that this user may not list and enter.
+    """
+    with explain_path(path):
+        if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    return path
+
+
+def _expanded(path: str | Path) -> Path:
+    """With the home folder in place of `~`.
+
+    Raises:
+        StudyError: there is no such user, or a zero byte in the name.
+    """
+    if "\0" in str(path):
+        raise StudyError(f"{str(path)!r} cannot be used: a path has no zero byte in it")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise StudyError(f"{path}: there is no home folder of that user; give the whole path") from None
+
+
 def project_path(path: str | Path) -> Path:
-    """A relative path means "below the project", whatever folder a notebook runs in."""
-    path = Path(path).expanduser()
-    return path if path.is_absolute() else PROJECT_ROOT / path
+    """A relative path means "below the project", whatever folder a notebook runs in.
+
+    Raises:
+        StudyError: see `refuse_locked`; or there is no such user.
+    """
+    path = _expanded(path)
+    return refuse_locked(path if path.is_absolute() else PROJECT_ROOT / path)
 
 
 def find_path(path: str | Path) -> Path:
-    """Something a user names: as seen from the caller's folder if it is there, else below the project."""
-    path = Path(path).expanduser()
+    """Something a user names: as seen from the caller's folder if it is there, else below the project.
+
+    Raises:
+        StudyError: see `project_path`.
+    """
+    path = refuse_locked(_expanded(path))
     return path if path.exists() else project_path(path)
 
 
@@ -71,7 +124,7 @@ def make_folder(folder: Path) -> None:
         raise StudyError(
             f"cannot make the folder {folder} ({error.strerror}); set runs_dir to a folder that can be written"
         ) from error
-    if not os.access(folder, os.W_OK):
+    if not os.access(folder, os.W_OK | os.X_OK):
         raise StudyError(f"the folder {folder} cannot be written; set runs_dir to one that can")
 
 
@@ -82,8 +135,7 @@ def atomic_file(path: Path, digest: bool = False) -> Iterator[Path]:
     With `digest` the first digits of its SHA-256 go into the name, `<stem>-<digits><suffix>`; see `fits_digest`.
     """
     make_folder(path.parent)
-    for leftover in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed
-        leftover.unlink(missing_ok=True)
+    _remove_leftovers(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with explain_full_disk(path):
@@ -96,18 +148,35 @@ def atomic_file(path: Path, digest: bool = False) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def _remove_leftovers(path: Path) -> None:
+    """Remove what writers of `path` that were killed have begun; what a living process writes stays."""
+    start = f".{path.name}."
+    for leftover in path.parent.glob(f"{start}*.part"):
+        pid = leftover.name.removeprefix(start).partition(".")[0]
+        if pid.isdecimal() and int(pid) != os.getpid() and is_running(int(pid)):
+            continue
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; on success it becomes `path`, else it is removed."""
+    """Yield a temporary folder beside `path`; on success it becomes `path`, else it is removed.
+
+    A kill between the two steps that put it there leaves the old folder aside; the next call puts it back.
+    """
     make_folder(path.parent)
-    for leftover in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed
-        shutil.rmtree(leftover, ignore_errors=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    previous = path.with_name(f".{path.name}.previous.part")
+    if previous.exists() and not path.exists():
+        os.replace(previous, path)
+    _remove_leftovers(path)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.{os.getpid()}.", suffix=".part", dir=path.parent))
     temporary.chmod(0o755)
     try:
         with explain_full_disk(path):
             yield temporary
-            previous = path.with_name(f".{path.name}.previous.part")
             if path.exists():
                 os.replace(path, previous)
             os.replace(temporary, path)
@@ -123,8 +192,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a file, read in bounded memory."""
-    with path.open("rb") as handle:
+    """Hex SHA-256 of a file, read in bounded memory.
+
+    Raises:
+        StudyError: it cannot be read.
+    """
+    with explain_path(path), path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
@@ -141,9 +214,16 @@ def fingerprint(value: Any, length: int = 12) -> str:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, what: str, wait: bool = False) -> Iterator[None]:
-    """Hold the lock file `lock`, so that two processes never write the same thing."""
+    """Hold the lock file `lock`, so that two processes never write the same thing.
+
+    Raises:
+        LockedError: another process holds it, and this one does not `wait`.
+        StudyError: the lock cannot be opened; it may be another user's.
+    """
     make_folder(lock.parent)
-    with lock.open("w") as handle:
+    with explain_path(lock):
+        handle = lock.open("w")
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:

@@ -37,7 +37,7 @@ from threeml_core.data import PreparedData, prepare_data
 from threeml_core.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
 from threeml_core.encoders import refuse_foreign_files
 from threeml_core.errors import CheckpointError, DamagedFileError, ParameterError, command_line
-from threeml_core.files import exclusive, find_path, fingerprint, project_path, write_json
+from threeml_core.files import exclusive, find_path, fingerprint, project_path, refuse_locked, write_json
 from threeml_core.information import BiasPoint, LayerInformation, estimate_layer
 from threeml_core.jobs import Job
 from threeml_core.log import Log, print_line
@@ -114,7 +114,7 @@ def chosen_runs(config: StudyConfig, log: Log = print_line) -> list[Path]:
 
 
 def _find_run(config: StudyConfig, name: str) -> Path:
-    folder = run_folder(config.runs_dir, "pretrain", name)
+    folder = refuse_locked(run_folder(config.runs_dir, "pretrain", name))
     if not folder.is_dir():
         folder = find_path(name).resolve()
     if not (folder / "record.json").is_file():

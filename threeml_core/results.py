@@ -190,15 +190,21 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
+        if not line:
+            continue
         try:
-            if line:
-                yield json.loads(line)
-        except ValueError:
+            values = json.loads(line)
+            step = values["step"]
+            if not isinstance(step, int):
+                raise TypeError
+            yield values
+        except (ValueError, TypeError, KeyError):
             if number < len(lines):
                 raise DamagedFileError(
-                    f"damaged run: line {number} of {path} is not JSON; remove the folder {path.parent} and run again"
+                    f"damaged run: line {number} of {path} is not the JSON of a step; "
+                    f"remove the folder {path.parent} and run again"
                 ) from None
 
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import random
 import resource
 import signal
 import subprocess
@@ -60,6 +61,21 @@ def test_every_format_gives_the_same_documents(kind: str, suffix: str, tmp_path:
     path = tmp_path / f"corpus{kind}{suffix}"
     path.write_bytes(compress(data, suffix))
     assert [text.strip() for text in read(path)] == [text.strip() for text in TEXTS]
+
+
+def test_zst_cut_at_any_byte(tmp_path: Path) -> None:
+    """A cut file is refused, which zstandard's own reader takes for a whole one; several frames are one text."""
+    path = tmp_path / "a.txt.zst"
+    first, second = (
+        compress(f"{word}\n".encode() * 50 + random.Random(0).randbytes(40).hex().encode(), ".zst") for word in "ab"
+    )
+    path.write_bytes(first + second)
+    (whole,) = read(path)
+    assert whole.count("a\n") >= 50 and whole.count("b\n") >= 50
+    for size in {*range(1, len(first + second))} - {len(first)}:
+        path.write_bytes((first + second)[:size])
+        with pytest.raises(CorpusError, match="a.txt.zst is damaged or truncated after line"):
+            read(path)
 
 
 def test_separators(tmp_path: Path) -> None:
@@ -323,6 +339,18 @@ def test_damaged_cache(small: dict, tmp_path: Path) -> None:
     (data.folder / "meta.json").write_text("{")
     with pytest.raises(DamagedFileError, match="meta.json cannot be read"):
         load_prepared(data.folder)
+
+
+def test_token_ids_beyond_the_vocabulary(small: dict, tmp_path: Path) -> None:
+    """They would end in an IndexError at the embedding."""
+    data = prepare_data(make_config({**small, "runs_dir": str(tmp_path)}))
+    blocks = np.fromfile(data.folder / "train.bin", "uint16").reshape(-1, 32)
+    blocks[3, 5] = data.vocab_size
+    blocks.tofile(data.folder / "train.bin")
+    train = load_prepared(data.folder).train
+    assert train[np.array([2, 4])].shape == (2, 32) and len(train[np.array([], int)]) == 0
+    with pytest.raises(DamagedFileError, match="train.bin holds the token id 300, but the vocabulary has 300 tokens"):
+        train[np.array([2, 3])]
 
 
 @pytest.mark.parametrize(

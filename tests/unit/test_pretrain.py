@@ -270,9 +270,7 @@ def test_all_states_damaged(own_runs: dict) -> None:
     config, states = interrupted({**own_runs, "max_steps": 8}, 3, 5)
     for state in states:
         state.write_bytes(state.read_bytes()[:1000])
-    with pytest.raises(
-        DamagedFileError, match="damaged checkpoint: none of the 2 states in .*; remove"
-    ):
+    with pytest.raises(DamagedFileError, match="damaged checkpoint: none of the 2 states in .*; remove"):
         pretrain(config, quiet)
     assert len(list(states[0].parent.glob("*.damaged"))) == 2
 

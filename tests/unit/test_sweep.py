@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from threeml_core import sweep
 from threeml_core.errors import DamagedFileError, StudyError, TrainingError
 from threeml_core.files import PROJECT_ROOT
 from threeml_core.jobs import Job, in_order
@@ -172,6 +175,23 @@ def test_an_ended_process_that_is_still_listed_is_not_running() -> None:
     assert not is_running(process.pid), "nobody has waited for it yet"
     process.wait()
     assert not is_running(process.pid)
+
+
+def test_it_says_what_is_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where, for how long, how far; in JupyterLab as a table."""
+    monkeypatch.setattr(sweep, "_LINE_EVERY", 0.0)
+    monkeypatch.setattr(sweep, "_LOOK_EVERY", 0.2)
+    lines: list[str] = []
+    run_all([sent(tmp_path, "a", seconds=2), sent(tmp_path, "b", "a")], tmp_path, lines.append, workers=2)
+    assert any(re.fullmatch(r"0 ended, 1 running, 1 waiting; a on \S+ \d s", line) for line in lines), lines
+    assert not list((tmp_path / "running").iterdir())
+    shown: list[str] = []
+    handle = SimpleNamespace(update=lambda page: shown.append(page.data))
+    monkeypatch.setenv("JPY_SESSION_NAME", "x")
+    monkeypatch.setattr("IPython.display.display", lambda *a, **k: handle)
+    run_all([sent(tmp_path, "c", seconds=2), sent(tmp_path, "d", seconds=0)], tmp_path, lines.append, workers=2)
+    assert any("1 running" in page and "<td>c</td><td>on " in page for page in shown)
+    assert "<caption>2 ended, 0 running, 0 waiting" in shown[-1]
 
 
 # -- what follows from a run ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from threeml_core.errors import CorpusError, DamagedFileError
+from threeml_core.files import explain_path
 
 _LARGEST = 2**32
 
@@ -93,6 +94,7 @@ class TokenBlocks:
         n_blocks: blocks in the file.
         dtype: `uint16` or `uint32`.
         max_special_tokens: special tokens in the block that has most.
+        vocab_size: every id that is read has to be below; None: not looked at.
     """
 
     path: Path
@@ -100,15 +102,25 @@ class TokenBlocks:
     n_blocks: int
     dtype: str
     max_special_tokens: int
+    vocab_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a file of another size than recorded.
+        """Refuse a file of another type or size than recorded.
 
         Raises:
-            DamagedFileError: missing, truncated or longer.
+            DamagedFileError: no integers as written here, missing, truncated or longer.
+            StudyError: it may not be read.
         """
+        if self.dtype not in ("uint16", "uint32"):
+            raise DamagedFileError(
+                f"damaged data cache: {self.path} holds {self.dtype!r}, expected uint16 or uint32; remove the folder "
+                f"{self.path.parent} and run again"
+            )
         expected = self.n * self.n_blocks * np.dtype(self.dtype).itemsize
-        actual = self.path.stat().st_size if self.path.is_file() else None
+        with explain_path(self.path):
+            actual = self.path.stat().st_size if self.path.is_file() else None
+            if actual is not None:
+                self.path.open("rb").close()
         if actual != expected:
             state = "is missing" if actual is None else f"has {actual} bytes instead of {expected}"
             raise DamagedFileError(
@@ -126,8 +138,18 @@ class TokenBlocks:
         return widen(self.stored(index))
 
     def stored(self, index: np.ndarray | slice) -> torch.Tensor:
-        """(k, n) the blocks at `index` as they are stored, in torch's signed type of that size; see `widen`."""
-        return torch.from_numpy(np.array(self._map()[index]).view(f"int{8 * np.dtype(self.dtype).itemsize}"))
+        """(k, n) the blocks at `index` as they are stored, in torch's signed type of that size; see `widen`.
+
+        Raises:
+            DamagedFileError: a token id beyond the vocabulary.
+        """
+        ids = np.array(self._map()[index])
+        if self.vocab_size is not None and (largest := ids.max(initial=0)) >= self.vocab_size:
+            raise DamagedFileError(
+                f"damaged data cache: {self.path} holds the token id {largest}, but the vocabulary has "
+                f"{self.vocab_size} tokens; remove the folder {self.path.parent} and run again"
+            )
+        return torch.from_numpy(ids.view(f"int{8 * ids.itemsize}"))
 
 
 def widen(stored: torch.Tensor) -> torch.Tensor:

@@ -8,15 +8,16 @@ import gzip
 import io
 import json
 import lzma
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from threeml_core.config import StudyConfig
 from threeml_core.data.bundled import bundled_articles, bundled_file
 from threeml_core.errors import CorpusError
-from threeml_core.files import find_path, fingerprint, sha256_file, write_json
+from threeml_core.files import exclusive, explain_path, find_path, fingerprint, sha256_file, write_json
 
 PIECE_CHARACTERS = 1_000_000
 """A longer document is passed on in pieces, so that memory stays bounded whatever the corpus."""
@@ -55,7 +56,7 @@ def corpus_files(part: str) -> list[Path]:
     """
     path = find_path(part)
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.is_file() and _format_of(p) in _FORMATS)
+        files = sorted(p for p in _files_below(path) if _format_of(p) in _FORMATS)
         if not files:
             raise CorpusError(
                 f"corpus {part}: no .txt, .jsonl or .parquet file (plain, gz, xz, bz2 or zst) in this folder"
@@ -75,25 +76,37 @@ def corpus_files(part: str) -> list[Path]:
     return files
 
 
+def _files_below(folder: Path) -> Iterator[Path]:
+    """All files, folders in it included; one that may not be entered stops it, so that no text is lost unseen."""
+
+    def stop(error: OSError) -> NoReturn:
+        raise error
+
+    with explain_path(folder):
+        for parent, _, names in os.walk(folder, onerror=stop):
+            yield from (path for path in (Path(parent, name) for name in names) if path.is_file())
+
+
 @contextlib.contextmanager
 def _open_binary(path: Path) -> Iterator[IO[bytes]]:
     suffix = path.suffix.lower()
-    if suffix == ".gz":
-        handle: Any = gzip.open(path, "rb")
-    elif suffix == ".xz":
-        handle = lzma.open(path, "rb")
-    elif suffix == ".bz2":
-        handle = bz2.open(path, "rb")
-    elif suffix == ".zst":
-        try:
-            import zstandard
-        except ImportError:
-            raise CorpusError(f"{path}: reading .zst needs `pip install zstandard`") from None
-        handle = zstandard.open(path, "rb")
-    else:
-        handle = path.open("rb")
-    with handle:
-        yield handle
+    with explain_path(path):
+        if suffix == ".gz":
+            handle: Any = gzip.open(path, "rb")
+        elif suffix == ".xz":
+            handle = lzma.open(path, "rb")
+        elif suffix == ".bz2":
+            handle = bz2.open(path, "rb")
+        elif suffix == ".zst":
+            try:
+                import pyarrow
+            except ImportError:
+                raise CorpusError(f"{path}: reading .zst needs `pip install pyarrow`") from None
+            handle = pyarrow.CompressedInputStream(str(path), "zstd")  # unlike zstandard's, it notices a cut file
+        else:
+            handle = path.open("rb")
+        with handle:
+            yield handle
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -212,8 +225,9 @@ def _jsonl_row(line: str, column: str, path: Path, number: int) -> Iterator[Docu
         return
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise CorpusError(f"{path}, line {number}: not JSON ({error.msg}); expected an object a line") from None
+    except (ValueError, RecursionError) as error:
+        reason = getattr(error, "msg", None) or str(error)
+        raise CorpusError(f"{path}, line {number}: not JSON ({reason}); expected an object a line") from None
     yield _pieces(_checked_text(row, column, f"{path}, line {number}"))
 
 
@@ -224,7 +238,7 @@ def _parquet_documents(path: Path, column: str) -> Iterator[Document]:
     except ImportError:
         raise CorpusError(f"{path}: reading .parquet needs `pip install pyarrow`") from None
     try:
-        with contextlib.ExitStack() as stack:
+        with explain_path(path), contextlib.ExitStack() as stack:
             if path.suffix.lower() in _COMPRESSED:
                 binary = stack.enter_context(_open_binary(path))
                 source: Any = pyarrow.BufferReader(binary.read())
@@ -253,6 +267,11 @@ def _load_hub(part: str, column: str) -> Any:
     name, _, config = part.removeprefix("hub:").partition(":")
     if not name:
         raise CorpusError(f"corpus {part!r}: expected hub:<dataset> or hub:<dataset>:<config>")
+    if name in datasets.packaged_modules._PACKAGED_DATASETS_MODULES:
+        raise CorpusError(
+            f"corpus {part}: {name!r} is no dataset but a reader of `datasets`, which takes all files of the working "
+            "folder, pickled ones too; give a file or folder as corpus"
+        )
     try:
         dataset = datasets.load_dataset(name, config or None, split="train")
     except Exception as error:  # the hub's errors have no common base
@@ -302,20 +321,22 @@ def _file_hash(path: Path, known: dict[str, Any]) -> str:
     stat = path.stat()
     key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
     if key not in known:
-        try:
-            known[key] = sha256_file(path)
-        except OSError as error:
-            raise CorpusError(f"corpus file {path} cannot be read: {error.strerror}") from None
+        known[key] = sha256_file(path)
     return known[key]
+
+
+def _remembered(memory: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(memory.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return known if isinstance(known, dict) else {}
 
 
 def corpus_fingerprint(config: StudyConfig, corpus: str, cache: Path) -> str:
     """A hash of the text that `corpus` stands for: of the files' content, or of the hub's dataset version."""
     memory = cache / "file_hashes.json"
-    try:
-        known = json.loads(memory.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = {}
+    known = _remembered(memory)
     before = len(known)
     content: list[Any] = []
     for part in corpus_parts(corpus):
@@ -326,5 +347,6 @@ def corpus_fingerprint(config: StudyConfig, corpus: str, cache: Path) -> str:
         else:
             content.append([[path.name, _file_hash(path, known)] for path in corpus_files(part)])
     if len(known) > before:
-        write_json(memory, known)
+        with exclusive(cache / ".file_hashes.lock", str(memory), wait=True):
+            write_json(memory, _remembered(memory) | known)
     return fingerprint(content, 32)

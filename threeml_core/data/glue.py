@@ -13,7 +13,7 @@ import numpy as np
 from threeml_core.config import StudyConfig
 from threeml_core.data.diagnostic import diagnostic_rows
 from threeml_core.errors import CorpusError
-from threeml_core.files import find_path, fingerprint
+from threeml_core.files import find_path, fingerprint, refuse_locked
 from threeml_core.tasks import Task
 
 HUB_DATASET = "nyu-mll/glue"
@@ -136,7 +136,7 @@ def _split(
 def _from_folder(task: Task, folder: Path, skip_bad_rows: bool) -> dict[str, Split]:
     if not folder.is_dir():
         raise CorpusError(f"glue={str(folder)!r}: no such folder; expected 'bundled', 'hub' or a folder of the tasks")
-    tsv, parquet = folder / task.title, folder / task.name
+    tsv, parquet = refuse_locked(folder / task.title), refuse_locked(folder / task.name)
     if any(tsv.glob("*.tsv")):
         return {
             name: _read_tsv(task, _tsv_file(tsv, stems), skip_bad_rows) for name, stems in _tsv_candidates(task).items()

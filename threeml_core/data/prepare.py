@@ -21,13 +21,17 @@ from threeml_core.config import DATA_PARAMETERS, StudyConfig
 from threeml_core.data.blocks import BlockWriter, TokenBlocks, token_dtype
 from threeml_core.data.corpus import Document, corpus_fingerprint, load_corpus
 from threeml_core.data.tokenizer import Encoder, boundary_ids, limited, load_tokenizer, train_tokenizer
-from threeml_core.errors import CorpusError, DamagedFileError
-from threeml_core.files import atomic_folder, exclusive, fingerprint, project_path, write_json
+from threeml_core.errors import CorpusError, DamagedFileError, StudyError
+from threeml_core.files import atomic_folder, exclusive, explain_path, fingerprint, project_path, write_json
 
 FORMAT = 1
 """Raised when the files of a prepared folder change their meaning."""
 
 _CHUNK_CHARACTERS = 1_000_000  # tokenised at once
+
+_TOKEN_IDS = ("mask_token_id", "pad_token_id", "bos_token_id", "eos_token_id")
+_STATISTICS = ("documents", "characters", "words", "tokens")
+_SIDES = ("train", "validation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +61,7 @@ class PreparedData:
     @property
     def token_ids(self) -> dict[str, int]:
         """Ids of mask, pad, bos (<s>) and eos (</s>), by name, such as `mask_token_id`."""
-        return {key: self.meta[key] for key in ("mask_token_id", "pad_token_id", "bos_token_id", "eos_token_id")}
+        return {key: self.meta[key] for key in _TOKEN_IDS}
 
     @property
     def tokenizer_folder(self) -> Path:
@@ -69,11 +73,18 @@ class PreparedData:
         return load_tokenizer(self.tokenizer_folder)
 
     def train_counts(self) -> np.ndarray:
-        """(vocab_size,) occurrences of each token in the training blocks."""
+        """(vocab_size,) occurrences of each token in the training blocks.
+
+        Raises:
+            DamagedFileError: they cannot be read, or are not one number for each token.
+        """
         path = self.folder / "train_counts.npy"
         try:
-            return np.load(path)
-        except (OSError, ValueError) as error:
+            counts = np.load(path)
+            if counts.shape != (self.vocab_size,) or counts.dtype.kind not in "iu":
+                raise ValueError(f"{counts.dtype} of shape {counts.shape}, expected {self.vocab_size} whole numbers")
+            return counts
+        except (OSError, ValueError, EOFError) as error:
             raise DamagedFileError(
                 f"damaged data cache: {path} cannot be read ({error}); remove the folder {self.folder} and run again"
             ) from None
@@ -84,14 +95,17 @@ def load_prepared(folder: Path) -> PreparedData:
 
     Raises:
         DamagedFileError: a file is missing, truncated or not of this format.
+        StudyError: a file may not be read.
     """
+    path = folder / "meta.json"
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = _read_json(path)
         if meta["format"] != FORMAT:
             raise DamagedFileError(
                 f"{folder} was prepared in format {meta['format']}, this version reads {FORMAT}: "
                 "remove the folder and run again"
             )
+        _check_meta(meta)
         blocks = {
             name: TokenBlocks(
                 folder / f"{name}.bin",
@@ -99,15 +113,47 @@ def load_prepared(folder: Path) -> PreparedData:
                 meta[name]["blocks"],
                 meta["dtype"],
                 meta[name]["max_special_tokens"],
+                meta["vocab_size"],
             )
-            for name in ("train", "validation")
+            for name in _SIDES
         }
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        path = folder / "tokenizer" / "tokenizer.json"
+        _read_json(path)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedFileError(
-            f"damaged data cache: {folder / 'meta.json'} cannot be read ({type(error).__name__}: {error}); "
+            f"damaged data cache: {path} cannot be read ({type(error).__name__}: {error}); "
             f"remove the folder {folder} and run again"
         ) from None
     return PreparedData(folder, meta, **blocks)
+
+
+def _read_json(path: Path) -> Any:
+    with explain_path(path):
+        if not path.is_file():
+            raise FileNotFoundError("it is missing")
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _check_meta(meta: dict[str, Any]) -> None:
+    """Is everything there that is read later, and of the right kind?
+
+    Raises:
+        KeyError: a name is missing.
+        TypeError: a value of another kind.
+        ValueError: a number out of range.
+    """
+    for name in ("data_id", "corpus", "tokenizer"):
+        if not isinstance(meta[name], str):
+            raise TypeError(f"{name} is no text")
+    sizes = {name: meta[name] for name in ("vocab_size", "sequence_length")}
+    sizes |= {f"{side} blocks": meta[side]["blocks"] for side in _SIDES}
+    counts = {f"{side} {name}": meta[side][name] for side in _SIDES for name in (*_STATISTICS, "max_special_tokens")}
+    ids = {name: meta[name] for name in _TOKEN_IDS} | {f"special id {i}": i for i in meta["special_ids"]}
+    for name, value in (sizes | counts | ids).items():
+        if not isinstance(value, int):
+            raise TypeError(f"{name} is no whole number")
+        if value < (1 if name in sizes else 0) or name in ids and value >= meta["vocab_size"]:
+            raise ValueError(f"{name} is {value}")
 
 
 def held_out(text: str, fraction: float) -> bool:
@@ -188,8 +234,8 @@ def prepare_data(config: StudyConfig, log: Callable[[str], None] = lambda line: 
         CorpusError: the corpus or tokenizer cannot be used, or gives no block for training or validation.
         DamagedFileError: the cache is truncated.
     """
-    given = project_path(config.corpus)
-    if (given / "meta.json").is_file():
+    if _is_prepared(config.corpus):
+        given = project_path(config.corpus)
         data = load_prepared(given)
         if data.train.n != config.sequence_length:
             raise CorpusError(
@@ -207,6 +253,13 @@ def prepare_data(config: StudyConfig, log: Callable[[str], None] = lambda line: 
                 _build(config, identity, folder.name, temporary, log)
             log(f"prepared {folder.name} in {time.perf_counter() - started:.1f} s")
     return load_prepared(folder)
+
+
+def _is_prepared(corpus: str) -> bool:
+    try:
+        return (project_path(corpus) / "meta.json").is_file()
+    except (OSError, StudyError):  # several corpora are no path; what is wrong with one alone shows when it is read
+        return False
 
 
 def _build(
@@ -238,8 +291,7 @@ def _build(
     start, end = boundary_ids(tokenizer)
     assert start is not None and end is not None
     special_ids = sorted({*tokenizer.all_special_ids, start, end})
-    names = ("train", "validation")
-    statistics = {name: {"documents": 0, "characters": 0, "words": 0, "tokens": 0} for name in names}
+    statistics = {name: dict.fromkeys(_STATISTICS, 0) for name in _SIDES}
 
     def stream() -> Iterator[tuple[str, bool]]:
         """All pieces; where each goes is queued beside it, as tokenising works in chunks."""
@@ -257,7 +309,7 @@ def _build(
     with contextlib.ExitStack() as stack:
         writers = {
             name: stack.enter_context(BlockWriter(folder / f"{name}.bin", n, start, end, special_ids, vocab_size))
-            for name in names
+            for name in _SIDES
         }
         for ids, ends in _tokenize(stream(), tokenizer):
             name = queue.popleft()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import regex
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
 
 from threeml_core.errors import CorpusError
 
@@ -72,6 +74,20 @@ def train_tokenizer(pieces: Iterable[str], vocab_size: int, sequence_length: int
     )
 
 
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Without transformers' warnings, reports and progress bars."""
+    before, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(before)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
 def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerFast:
     """A Hugging Face tokenizer by name or folder, checked for what pre-training needs.
 
@@ -79,7 +95,8 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerFast:
         CorpusError: it cannot be loaded, has no fast version, or lacks a mask, padding or boundary token.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder))
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder), trust_remote_code=False)
     except Exception as error:  # transformers' and the hub's errors have no common base
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise CorpusError(

@@ -27,6 +27,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import MaskedLMOutput
 
 from threeml_core.config import StudyConfig
+from threeml_core.errors import ParameterError
 from threeml_core.masking import IGNORE_INDEX, CorruptedBatch
 from threeml_core.models.blocks import cross_block, encode, runs_through_blocks, self_block, take
 from threeml_core.models.configuration import (
@@ -451,6 +452,9 @@ def build_model(
         bos_token_id: stored for fine-tuning.
         eos_token_id: stored for fine-tuning.
         mask_token_id: needed by the ordinary `forward` of the 3ML models.
+
+    Raises:
+        ParameterError: no memory for so large a model.
     """
     encoder = AutoConfig.for_model(
         _ENCODER_TYPES[config.layer_norm],
@@ -470,17 +474,24 @@ def build_model(
         eos_token_id=eos_token_id,
     )
     config_class, model_class = MODELS[config.architecture]
-    model = model_class(
-        config_class(
-            encoder=encoder,
-            decoder_num_hidden_layers=config.decoder_num_hidden_layers,
-            decoder_hidden_size=config.decoder_hidden_size,
-            decoder_num_attention_heads=config.decoder_num_attention_heads,
-            decoder_norm_first=config.layer_norm == "pre",
-            visible_head=config.visible_head,
-            mask_token_id=mask_token_id,
-        )
+    whole = config_class(
+        encoder=encoder,
+        decoder_num_hidden_layers=config.decoder_num_hidden_layers,
+        decoder_hidden_size=config.decoder_hidden_size,
+        decoder_num_attention_heads=config.decoder_num_attention_heads,
+        decoder_norm_first=config.layer_norm == "pre",
+        visible_head=config.visible_head,
+        mask_token_id=mask_token_id,
     )
+    try:
+        model = model_class(whole)
+    except RuntimeError as error:
+        if not any(sign in str(error) for sign in ("can't allocate memory", "overflow")):
+            raise
+        raise ParameterError(
+            f"there is no memory for a model of hidden_size={config.hidden_size:,}, "
+            f"intermediate_size={config.intermediate_size:,} and {vocab_size:,} tokens: take a smaller one"
+        ) from None
     if config.initialization == "scaled":
         initialize_scaled(model)
     return model
