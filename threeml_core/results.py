@@ -228,7 +228,7 @@ def _cpu_name() -> str:
 
 def now() -> str:
     """The time, UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def describe_environment() -> dict[str, Any]:
