@@ -10,6 +10,7 @@ from pathlib import Path
 import ray
 
 from tests.unit.test_sweep import leave_record
+from threeml_core.errors import Preempted
 from threeml_core.files import exclusive
 from threeml_core.results import RunRecord
 
@@ -26,6 +27,14 @@ def die_once(runs_dir: Path, log: Callable[[str], None]) -> RunRecord:
         (runs_dir / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return leave_record(runs_dir, "once", 0, log)
+
+
+def preempted_once(runs_dir: Path, log: Callable[[str], None]) -> RunRecord:
+    """As a pre-training that got SIGTERM."""
+    if not (runs_dir / "stopped").exists():
+        (runs_dir / "stopped").touch()
+        raise Preempted("asked to stop")
+    return leave_record(runs_dir, "preempted", 0, log)
 
 
 def die(log: object) -> RunRecord:

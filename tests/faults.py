@@ -1097,7 +1097,7 @@ FAULTS = [
         "tests/unit/test_disk.py::test_a_read_only_disk",
     ),
     Fault(
-        "a Ray worker is killed",
+        "a Ray worker is killed, or gets SIGTERM as its host is taken away",
         "the run starts again on another one",
         "the study ends",
         "tests/unit/test_cluster.py::test_lost_workers",

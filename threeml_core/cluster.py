@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from threeml_core.engines import Done, do
-from threeml_core.errors import LockedError, ParameterError, StudyError, TrainingError
+from threeml_core.errors import LockedError, ParameterError, Preempted, StudyError, TrainingError
 from threeml_core.jobs import Job
 from threeml_core.log import Log, no_line
 from threeml_core.results import RunRecord
@@ -96,6 +96,8 @@ def _do_remotely(job: Job, runs_dir: str) -> tuple[RunRecord, float] | StudyErro
             if time.monotonic() > deadline:
                 return error
             time.sleep(1)
+        except Preempted as error:  # this host is being taken away: Ray starts the run again elsewhere
+            os._exit(error.exit_status)
         except StudyError as error:
             return error
 

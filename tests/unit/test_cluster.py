@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster_jobs import die, die_once, hold, leave_host
+from tests.cluster_jobs import die, die_once, hold, leave_host, preempted_once
 from tests.glue_files import write_glue
 from tests.unit.test_finetune import encoders, tokenizer  # noqa: F401 (fixtures)
 from tests.unit.test_sweep import fail, sent
@@ -104,6 +104,8 @@ def test_lost_workers(cluster: Any, tmp_path: Path) -> None:
     """Once: the run starts again. Again and again: one line says what to do."""
     records = on_ray([Job("baseline", "once", functools.partial(die_once, tmp_path))], tmp_path, print)
     assert (tmp_path / "died").exists() and list(records) == ["once"]
+    records = on_ray([Job("baseline", "preempted", functools.partial(preempted_once, tmp_path))], tmp_path, print)
+    assert (tmp_path / "stopped").exists() and list(records) == ["preempted"]
     with pytest.raises(TrainingError, match="run dying lost its worker 2 times .*want of memory.*Run again, with more"):
         run_all([Job("baseline", "dying", die)], tmp_path, print, engine="ray", ray_max_retries=1)
 
