@@ -101,25 +101,29 @@ def chaos(kills: int, seed: int, folder: Path, text: Path | None = None, log: An
     context.set_forkserver_preload(["threeml_core.pretrain"])
     settings = {**SETTINGS, **({"corpus": str(text)} if text else {})}
 
-    def start(runs_dir: Path) -> Any:
-        process = context.Process(target=train, args=({**settings, "runs_dir": str(runs_dir)},))
+    def start(runs_dir: Path, seed: int = 0) -> Any:
+        process = context.Process(target=train, args=({**settings, "runs_dir": str(runs_dir), "seed": seed},))
         process.start()
         return process
+
+    def timed(runs_dir: Path, seed: int = 0) -> float:
+        started = time.monotonic()
+        start(runs_dir, seed).join()
+        return time.monotonic() - started
 
     undisturbed = folder / "undisturbed"
     start(undisturbed).join()  # the first start imports
     expected = checksum(undisturbed)
     log(f"undisturbed: {expected[:16]}")
-    started = time.monotonic()
-    start(folder / "timed").join()
-    seconds = time.monotonic() - started
+    whole = timed(folder / "timed")
+    training = timed(folder / "timed", seed=1)  # the data are there
 
     struck: Counter[str] = Counter()
     ended, is_running = 0, True
     while struck.total() < kills or is_running:
         runs_dir = folder / f"killed-{ended}"
         target = rng.choice([None, None, None, *PLACES.values()]) if struck.total() < kills else ""
-        delay = rng.uniform(0, seconds / 4)
+        delay = rng.uniform(0, training / 3 if next(runs_dir.glob("data/*/meta.json"), None) else whole)
         left = {path for pattern in PLACES.values() for path in partial(runs_dir, pattern)}
         process = start(runs_dir)
         killed = target != "" and _wait(process, runs_dir, target, delay, left)
