@@ -116,7 +116,7 @@ def ray_cluster(runs_dir: str | Path, log: Log, address: str | None, max_retries
     try:
         import ray
     except ImportError:
-        raise ParameterError("engine='ray' needs Ray: `pip install \"threeml-study[cluster]\"`") from None
+        raise ParameterError("engine='ray' needs Ray: `pip install ray`") from None
     own = not ray.is_initialized()
     if own:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
