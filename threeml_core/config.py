@@ -250,11 +250,6 @@ class StudyConfig:
         """Name -> resolved value, in the order of the class."""
         return {name: getattr(self, name) for name in PARAMETERS}
 
-    def given(self) -> dict[str, Any]:
-        """What `make_config` makes the same of: the preset and the values given beside it; None is "None" there."""
-        values = {name: getattr(self, name) for name in PARAMETERS if self.sources[name] == "given"}
-        return {name: "None" if value is None else value for name, value in values.items()} | {"preset": self.preset}
-
     def refuse_plan_only(self) -> None:
         """Called before work that is not a study's: `plan_only` asks that nothing be run.
 

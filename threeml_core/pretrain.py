@@ -326,7 +326,7 @@ def _pretrain_with_torchrun(config: StudyConfig, folder: Path, log: Log) -> RunR
     """As `pretrain`, in `num_processes` new processes on this host."""
     Processes(count=config.num_processes).check(config.batch_size, config.micro_batch_size or config.batch_size)
     if not (folder / "record.json").exists():
-        run_with_torchrun("threeml_core.pretrain", config.given(), config.num_processes, log)
+        run_with_torchrun("threeml_core.pretrain", config.parameters(), config.num_processes, log)
     return _finished(folder)
 
 

@@ -154,10 +154,3 @@ def test_corruption_counts_by_hand() -> None:
     assert corruption_counts(128, 0.4, "80-10-10") == (41, 5, 5)
     assert corruption_counts(128, 0.5, "80-10-10") == (51, 7, 6)
     assert corruption_counts(100, 0.3, "80-10-10") == (24, 3, 3)
-
-
-def test_given_makes_the_same_again() -> None:
-    """In another process: values, also a None against the preset's value, and where each came from."""
-    config = make_config({"preset": "small", "mask_rate": 0.5, "decoder_hidden_size": "None", "workers": 3})
-    again = make_config(config.replace(seed=7).given())
-    assert again == config.replace(seed=7) and again.sources == config.replace(seed=7).sources

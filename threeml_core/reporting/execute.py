@@ -53,7 +53,9 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
         StudyError: the study's runs did not all end.
     """
     folder = project_path(config.runs_dir) / "notebooks" / config.preset
-    given = config.given()
+    # None means "not given" to a notebook, "None" is None
+    given = {n: "None" if v is None else v for n, v in config.parameters().items() if config.sources[n] == "given"}
+    given["preset"] = config.preset
     os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps
     sources = sorted(pages_of(config), key=lambda path: (path.stem == LAST, path.stem))
     failed: list[str] = []
