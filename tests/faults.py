@@ -30,6 +30,9 @@ START, END = "<!-- faults: start -->", "<!-- faults: end -->"
 Parameters = dict[str, object]
 Prepare = Callable[[Path], Parameters | list[str]]
 
+NEW: Parameters = {"seed": 7}
+PLAN: Parameters = {"plan_only": True}
+
 
 @dataclasses.dataclass(frozen=True)
 class BadInput:
@@ -354,12 +357,14 @@ BAD_INPUTS = [
     BadInput(
         "bare", "a parameter without -p", lambda folder: ["mask_rate=0.5"], "unrecognized arguments: mask_rate=0.5"
     ),
-    BadInput("plan", "plan_only for a single run", {"plan_only": True}, "this work has no plan of its own"),
-    BadInput("no-plan", "plan_only for fine-tuning", {"plan_only": True}, "no plan of its own", "finetune"),
+    BadInput("plan", "plan_only for a run without a record", NEW | PLAN, "has no record of stage pretrain with"),
+    BadInput("no-plan", "the same for a fine-tuning", NEW | PLAN, "has no record of fine-tuning of", "finetune"),
+    BadInput("no-plan-mi", "the same for an analysis", NEW | PLAN, "has no record of stage", "mutual_information"),
+    BadInput("no-plan-speed", "the same for a benchmark", NEW | PLAN, "has no record of stage benchmark", "benchmark"),
+    BadInput("sizes", "a list of sizes that is none", {"study_sizes": "4"}, "expected layers x width of encoders"),
     BadInput(
-        "no-plan-mi", "plan_only for an analysis", {"plan_only": True}, "no plan of its own", "mutual_information"
+        "size-heads", "a size that no heads fill", {"study_sizes": "1x17"}, "expected multiples of", "experiments"
     ),
-    BadInput("no-plan-speed", "plan_only for a benchmark", {"plan_only": True}, "no plan of its own", "benchmark"),
     # parameters in a file
     BadInput(
         "yaml-broken", "a parameters file with an open bracket", parameters_file("a: [\n"), "cannot read parameters"

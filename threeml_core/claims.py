@@ -17,7 +17,8 @@ import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from scipy import stats
+import numpy as np
+from scipy import optimize, stats
 
 from threeml_core import flops
 from threeml_core.config import MODEL_NAMES, StudyConfig, make_config, parse_grid
@@ -60,6 +61,53 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(mean, mean - half, mean + half, len(values))
 
 
+def difference_interval(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> Interval:
+    """Difference of two means of independent values with its interval by Welch's t; no bounds with fewer than two.
+
+    Args:
+        first: values of one kind of run; may be empty.
+        second: of the other.
+        level: of the interval.
+    """
+    seeds = min(len(first), len(second))
+    if not seeds:
+        return Interval(math.nan, None, None, 0)
+    mean = statistics.fmean(first) - statistics.fmean(second)
+    if seeds < 2:
+        return Interval(mean, None, None, seeds)
+    if statistics.stdev(first) == statistics.stdev(second) == 0:
+        return Interval(mean, mean, mean, seeds)
+    found = stats.ttest_ind(first, second, equal_var=False).confidence_interval(level)
+    return Interval(mean, float(found.low), float(found.high), seeds)
+
+
+def detectable_difference(deviation: float, seeds: int, level: float = 0.95, power: float = 0.8) -> float:
+    """The smallest true mean whose interval leaves out zero with probability `power`; inf with one seed.
+
+    Source: the power of the two-sided t-test of one sample (here: of differences paired by seed). The noncentral t is
+    integrated over the standard error's own distribution, as scipy's has no value for few seeds.
+
+    Args:
+        deviation: standard deviation of the differences over seeds.
+        seeds: how many there are.
+        level: of the interval.
+        power: probability of seeing the difference.
+    """
+    if seeds < 2:
+        return math.inf
+    if deviation == 0:
+        return 0.0
+    freedom = seeds - 1
+    bound = float(stats.t.ppf((1 + level) / 2, freedom))
+    shares = (np.arange(2000) + 0.5) / 2000
+    errors = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)  # estimated over true standard error
+
+    def missing(shift: float) -> float:
+        return float(np.mean(stats.norm.cdf(shift - bound * errors) + stats.norm.cdf(-shift - bound * errors))) - power
+
+    return float(optimize.brentq(missing, 0, 10 * bound)) * deviation / math.sqrt(seeds)
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One comparison of a claim.
@@ -84,6 +132,13 @@ class Finding:
     def interval(self) -> Interval | None:
         """Of the values; None: not run."""
         return mean_interval(self.values) if self.values else None
+
+    @property
+    def detectable(self) -> float | None:
+        """What these seeds could show, by their own spread; see `detectable_difference`. None: fewer than two."""
+        if len(self.values) < 2:
+            return None
+        return detectable_difference(statistics.stdev(self.values), len(self.values))
 
     @property
     def range(self) -> str:

@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import re
 import reprlib
 import sys
 import types
@@ -131,6 +132,7 @@ class StudyConfig:
     checkpoint: Optional[str] = parameter(
         None, "encoder to fine-tune: a folder or hub name, or random:<either>; None: what 02_pretrain makes"
     )
+    pretrain_seed: Optional[int] = parameter(None, "03: seed of the encoder that 02_pretrain makes; None: seed")
     glue: str = parameter(
         "hub", "bundled (diagnostic tasks) | hub (nyu-mll/glue) | a folder of glue_data TSV files or of parquet"
     )
@@ -151,7 +153,9 @@ class StudyConfig:
     max_train_examples: Optional[int] = parameter(None, "at most this many training examples a task; None: all")
     pad_to_max_length: bool = parameter(False, "pad every batch to max_length (for comparison; slower)")
     skip_bad_rows: bool = parameter(False, "leave out TSV rows with a wrong field count, and count them")
-    random_baseline: bool = parameter(False, "03_finetune: fine-tune a random-initialised encoder as well")
+    random_baseline: bool = parameter(
+        False, "03: the same encoder without its training as well, with `pretrain_seeds` seeds"
+    )
 
     # mutual information (07_mutual_information)
     runs: Optional[str] = parameter(
@@ -179,12 +183,16 @@ class StudyConfig:
     study_depths: str = parameter("1,2,4,8", "Table 2a: decoder blocks")
     study_widths: str = parameter("256,512,768,1024", "Table 2b: decoder widths")
     study_splits: str = parameter("80-10-10,100-0-0,80-20-0,80-0-20", "Table 2c: mask splits")
+    study_sizes: Optional[str] = parameter(None, "further encoders for Table 3's models: layers x width, '2x48,4x64'")
     study_steps: Optional[int] = parameter(None, "Tables 1 and 3, Figure 4: updates; None: max_steps")
     ablation_steps: Optional[int] = parameter(None, "the other tables and figures: updates; None: study_steps")
     equal_budget: bool = parameter(False, "Table 3: the 3ML models also with the FLOPs of vanilla at 15%")
     pretrain_seeds: int = parameter(1, "pre-training seeds of each run: seed, seed + 1, ...; one gives no verdict")
+    ablation_pretrain_seeds: Optional[int] = parameter(
+        None, "pre-training seeds of runs that only ablations need (Figures 3 and 5, Table 2); None: pretrain_seeds"
+    )
     ablation_seeds: Optional[int] = parameter(None, "fine-tuning seeds of all but Table 3; None: seeds")
-    plan_only: bool = parameter(False, "04 to 06: print the runs and their cost, show what is there, do none")
+    plan_only: bool = parameter(False, "run nothing: 01 to 08 show what the records say, 04 to 06 with the plan")
     workers: int = parameter(1, "04 to 06: processes at once, the cores divided among them; 1: none but this")
     engine: str = parameter(
         "inline", "what does the runs of 03 to 06: inline (this host) | ray (a cluster)", ("inline", "ray")
@@ -210,6 +218,12 @@ class StudyConfig:
 
     # report
     pages: str = parameter("all", "notebooks of the report: all | their numbers joined with commas, such as '00,08'")
+
+    report_from: str = parameter(
+        "runs",
+        "make report: runs (does what is missing) | records (those committed with the report)",
+        ("runs", "records"),
+    )
 
     # cost plan (00_cost_model); nothing here changes a result
     gpu_name: str = parameter("H100 SXM", "the GPU of the plan, a label")
@@ -249,18 +263,6 @@ class StudyConfig:
     def parameters(self) -> dict[str, Any]:
         """Name -> resolved value, in the order of the class."""
         return {name: getattr(self, name) for name in PARAMETERS}
-
-    def refuse_plan_only(self) -> None:
-        """Called before work that is not a study's: `plan_only` asks that nothing be run.
-
-        Raises:
-            ParameterError: it is set.
-        """
-        if self.plan_only:
-            raise ParameterError(
-                "plan_only=True: nothing is run, and this work has no plan of its own; 00_cost_model prints the plan "
-                "of a preset, 04 to 06 that of their tables. Leave plan_only out to run it"
-            )
 
     def replace(self, **changes: Any) -> StudyConfig:
         """A copy with other values; what was derived is derived again."""
@@ -302,6 +304,7 @@ GRID_PARAMETERS = {
 
 FINETUNE_PARAMETERS = (
     "checkpoint",
+    "pretrain_seed",
     "glue",
     "tasks",
     "from_mnli",
@@ -339,10 +342,12 @@ INFORMATION_PARAMETERS = (
 STUDY_PARAMETERS = (
     *STUDY_GRIDS,
     "study_splits",
+    "study_sizes",
     "study_steps",
     "ablation_steps",
     "equal_budget",
     "pretrain_seeds",
+    "ablation_pretrain_seeds",
     "ablation_seeds",
     "plan_only",
     "workers",
@@ -356,6 +361,9 @@ STUDY_PARAMETERS = (
 
 BENCHMARK_GRIDS = {"benchmark_rates": float}
 """Lists of numbers of the benchmark, and the type of their items."""
+
+RANDOM = "random:"
+"""Before a checkpoint: its geometry and tokenizer, without its weights."""
 
 BENCHMARK_PARTS = ("speed", "breakdown", "memory", "scaling", "preparation")
 BENCHMARK_ARMS = ("hf", "hf_bare", *ARCHITECTURES)
@@ -378,6 +386,7 @@ _NO_EFFECT_ON_RESULT = {
     *STUDY_PARAMETERS,
     *BENCHMARK_PARAMETERS,
     "pages",
+    "report_from",
     "preset",
     "runs_dir",
     "device",
@@ -486,6 +495,23 @@ def parse_names(name: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]
     return tuple(part for part in known if part in parts)
 
 
+def parse_sizes(value: str | None) -> list[tuple[int, int]]:
+    """`"2x48,4x64"` -> `[(2, 48), (4, 64)]`, blocks and width of an encoder.
+
+    Raises:
+        ParameterError: not of this form, or a size twice.
+    """
+    if value is None:
+        return []
+    found = [re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,5})", part.strip()) for part in value.split(",")]
+    sizes = [(int(match[1]), int(match[2])) for match in found if match]
+    if len(sizes) < len(found) or len(set(sizes)) < len(sizes):
+        raise ParameterError(
+            f"study_sizes={value!r}: expected layers x width of encoders, each once, such as '2x48,4x64', or None"
+        )
+    return sizes
+
+
 def parse_layers(text: str) -> tuple[int, ...] | None:
     """`"0,2"` -> (0, 2): the layers of `state_layers` in ascending order; None for `all`.
 
@@ -549,8 +575,8 @@ def _check(c: StudyConfig) -> None:
         "kmeans_batch_size",
     ):
         _require(getattr(c, name) >= 1, f"{name}={getattr(c, name)}: expected at least 1")
-    for name in ("seed", "states_seed"):
-        _require(0 <= getattr(c, name) < 2**32, f"{name}={getattr(c, name)}: expected 0 to 2^32 - 1")
+    for name in ("seed", "states_seed", "pretrain_seed"):
+        _require(0 <= (getattr(c, name) or 0) < 2**32, f"{name}={getattr(c, name)}: expected 0 to 2^32 - 1")
     _require(c.clusters >= 2, f"clusters={c.clusters}: expected at least 2")
     parse_layers(c.state_layers)
     for name in ("mask_rate", "eval_mask_rate"):
@@ -575,7 +601,7 @@ def _check(c: StudyConfig) -> None:
         value = getattr(c, name)
         _require(value is None or value >= 1, f"{name}={value}: expected at least 1, or None for all")
     _require(
-        not (c.random_baseline and (c.checkpoint or "").startswith("random:")),
+        not (c.random_baseline and (c.checkpoint or "").startswith(RANDOM)),
         f"checkpoint={c.checkpoint!r} is random already: leave random_baseline out, or give the trained checkpoint",
     )
     for name in _LISTS:
@@ -584,7 +610,8 @@ def _check(c: StudyConfig) -> None:
     parse_names("benchmark_arms", c.benchmark_arms, BENCHMARK_ARMS)
     for split in c.study_splits.split(","):
         parse_mask_split(split.strip())
-    for name in ("study_steps", "ablation_steps", "ablation_seeds"):
+    parse_sizes(c.study_sizes)
+    for name in ("study_steps", "ablation_steps", "ablation_pretrain_seeds", "ablation_seeds"):
         value = getattr(c, name)
         _require(value is None or value >= 1, f"{name}={value}: expected at least 1, or None")
     _require(c.ray_num_cpus > 0, f"ray_num_cpus={c.ray_num_cpus}: expected more than 0")

@@ -11,12 +11,12 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
+from threeml_core.config import RANDOM
 from threeml_core.data.tokenizer import load_tokenizer, quiet_transformers
 from threeml_core.errors import CheckpointError, CorpusError, DamagedFileError
 from threeml_core.files import PROJECT_ROOT, atomic_folder, explain_path, find_path, fingerprint, sha256_file
 from threeml_core.results import RunRecord, read_record
 
-RANDOM = "random:"
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "spm.model", "spiece.model", "sentencepiece.bpe.model")
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
 

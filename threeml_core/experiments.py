@@ -7,23 +7,28 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from threeml_core.config import StudyConfig, parse_arguments
+from threeml_core.config import RANDOM, StudyConfig, parse_arguments
 from threeml_core.data import PreparedData, prepare_data
 from threeml_core.data.glue import TaskData
 from threeml_core.device import choose_device
 from threeml_core.encoders import open_encoder
 from threeml_core.errors import TrainingError, command_line
-from threeml_core.finetune import Setting, load_tasks, make_setting, plan_jobs
+from threeml_core.evaluation import corruption_example
+from threeml_core.files import exclusive
+from threeml_core.finetune import Setting, finetune_glue, load_tasks, make_setting, plan_jobs
 from threeml_core.jobs import Job, Plan
 from threeml_core.log import Log, no_line, print_line
 from threeml_core.pretrain import STAGE, pretrain, pretrain_run_id
 from threeml_core.processes import leave_if_asked
-from threeml_core.protocol import planned_tasks, runs_of
+from threeml_core.protocol import GlueStudy, planned_tasks, runs_of
+from threeml_core.recorded import data_record, glue, of_pretraining, of_untrained
 from threeml_core.results import (
     RunRecord,
     describe_environment,
     load_records,
     now,
+    read_record,
+    run_folder,
     write_record,
 )
 from threeml_core.study import (
@@ -63,7 +68,68 @@ def conduct(config: StudyConfig, artefacts: Sequence[str] | None = None, log: Lo
 
 def finished_outcomes(config: StudyConfig, artefacts: Sequence[str] | None = None) -> list[Outcome]:
     """What is there of a study, without doing any of it; text and tasks have been prepared by `conduct`."""
+    if config.plan_only:
+        return conduct(config, artefacts, no_line)
     return _study(config, artefacts, no_line, lambda jobs: Plan(jobs, config.runs_dir).finished())
+
+
+def prepare(config: StudyConfig, log: Log = print_line) -> RunRecord:
+    """Prepare the text, and return the record of what it is: sizes and token counts; with `plan_only` read it.
+
+    Raises:
+        StudyError: see `prepare_data`; with `plan_only`: there is no record.
+    """
+    if config.plan_only:
+        return data_record(config)
+    data = prepare_data(config, log)
+    name = f"text-{data.data_id}"
+    folder = run_folder(config.runs_dir, "data", name)
+    with exclusive(folder / ".lock", f"record {name}", wait=True):
+        if not (folder / "record.json").exists():
+            about = {name: value for name, value in data.meta.items() if name != "identity"}
+            empty: dict[str, Any] = {key: {} for key in ("flops", "timing", "files")}
+            record = RunRecord(
+                "data",
+                name,
+                identity=data.meta["identity"],
+                parameters=config.parameters(),
+                sources=dict(config.sources),
+                metrics={"train_counts": data.train_counts().tolist()},
+                data=about,
+                environment=describe_environment(),
+                **empty,
+            )
+            write_record(record, config.runs_dir)
+        return read_record(folder)
+
+
+def corruption_rows(config: StudyConfig) -> list[dict[str, str]]:
+    """Of `evaluation.corruption_example`; with `plan_only` a row that says that a record holds no text."""
+    if config.plan_only:
+        return [{"Token": "not shown", "Why": "plan_only=True: this page is made of records, which hold no text"}]
+    return corruption_example(config, prepare_data(config))
+
+
+def finetune_study(config: StudyConfig, log: Log = print_line) -> list[GlueStudy]:
+    """Fine-tune `checkpoint` by the protocol, and with `random_baseline` the same encoder without its training.
+
+    Without `checkpoint` it is the encoder that `02_pretrain` makes with the same parameters; if it is not there yet, it
+    is pre-trained now. With `plan_only` the records are read.
+
+    Raises:
+        StudyError: bad input, before anything is trained; with `plan_only`: there is no record.
+    """
+    if config.plan_only:
+        return glue(config)
+    data = load_tasks(config, log)
+    checkpoint = config.checkpoint or pretrain(of_pretraining(config), log).folder(config.runs_dir) / "encoder"
+    encoder = open_encoder(checkpoint)
+    log(f"{encoder.checkpoint}: {encoder.parameters:,} parameters, at most {encoder.positions} tokens")
+    studies = [finetune_glue(config, encoder, data, log)]
+    if config.random_baseline:
+        untrained = open_encoder(f"{RANDOM}{encoder.checkpoint}")
+        studies.append(finetune_glue(of_untrained(config), untrained, data, log))
+    return studies
 
 
 def _study(

@@ -19,19 +19,18 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from threeml_core.baselines import baseline_job
-from threeml_core.config import MODEL_NAMES, StudyConfig, parse_arguments
-from threeml_core.data.diagnostic import HELD_OUT
+from threeml_core.config import StudyConfig, parse_arguments
 from threeml_core.data.encode import EncodedSplit, EncodedTask, encode_task, evaluation_batches, training_batches
 from threeml_core.data.glue import TaskData, load_task, split_name
 from threeml_core.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
-from threeml_core.encoders import RANDOM, Encoder, load_classifier, open_encoder, save_encoder
+from threeml_core.encoders import Encoder, load_classifier, open_encoder, save_encoder
 from threeml_core.errors import CheckpointError, ParameterError, TrainingError, command_line
 from threeml_core.files import atomic_file, exclusive, fingerprint, project_path
 from threeml_core.jobs import Job
 from threeml_core.log import Log, print_line
 from threeml_core.metrics import chance_metrics, task_metrics, task_score
 from threeml_core.optim import linear_warmup_decay, parameter_groups, set_learning_rate
-from threeml_core.predictions import FILE, Predictions, write_parquet
+from threeml_core.predictions import FILE, Predictions, load_predictions, write_parquet
 from threeml_core.protocol import (
     STAGE,
     FinetuneRun,
@@ -41,8 +40,8 @@ from threeml_core.protocol import (
     planned_tasks,
     runs_of,
     start_of,
-    task_result,
 )
+from threeml_core.recorded import glue, glue_study
 from threeml_core.results import (
     RunRecord,
     describe_environment,
@@ -54,7 +53,7 @@ from threeml_core.results import (
     write_record,
 )
 from threeml_core.sweep import run_jobs
-from threeml_core.tasks import Task, select_tasks
+from threeml_core.tasks import Task
 
 _CHECK_EVERY = 50  # updates between looks at the loss, each of which waits for a GPU
 _EVAL_TOKENS = 16_384  # of a validation batch
@@ -171,54 +170,14 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
     Raises:
         StudyError: bad input, before any run starts.
     """
-    config.refuse_plan_only()
     setting = make_setting(config, encoder, data)
     jobs = plan_jobs(setting)
     baselines = {name: baseline_job(examples, config) for name, examples in data.items()}
     everything = [*baselines.values(), *(job for of_task in jobs.values() for job in of_task)]
     records = run_jobs(everything, config, log)
-    asked = [task.name for task in select_tasks(config)]
-    results = []
-    for task in planned_tasks(config):
-        runs = [records[job.run_id] for job in jobs[task.name]]
-        results.append(task_result(task, runs, records[baselines[task.name].run_id], config.runs_dir))
-    return GlueStudy(
-        _model_name(encoder),
-        encoder.pretraining.parameters["architecture"] if encoder.pretraining and not encoder.is_random else None,
-        encoder.checkpoint,
-        tuple(result for result in results if result.task.name in asked),
-        tuple(result for result in results if result.task.name not in asked),
-        tuple(_notes(setting)),
-    )
-
-
-def _model_name(encoder: Encoder) -> str:
-    """In tables: architecture and mask rate of our own encoders, else the checkpoint as given."""
-    if encoder.pretraining is not None:
-        parameters = encoder.pretraining.parameters
-        name = f"{MODEL_NAMES[parameters['architecture']]}-{parameters['mask_rate']:.0%}"
-    else:
-        name = encoder.checkpoint.removeprefix(RANDOM)
-        name = Path(name).name if Path(name).is_absolute() else name
-    return f"random ({name})" if encoder.is_random else name
-
-
-def _notes(setting: Setting) -> list[str]:
-    """What a reader has to know about these numbers."""
-    notes = []
-    for task in planned_tasks(setting.config):
-        subsets = [f"{name} {len(s):,}" for name, s in setting.data[task.name].splits.items() if s.is_subset]
-        if subsets:
-            notes.append(f"{task.title}: a subset, not the full task ({', '.join(subsets)} examples)")
-        start = start_of(task, setting.config)
-        if start and setting.data[start].is_subset:
-            notes.append(f"{task.title}: starts from a model trained on a subset of {setting.data[start].task.title}")
-    record = setting.encoder.pretraining
-    if setting.config.glue == "bundled" and record is not None and not setting.encoder.is_random:
-        seen = record.parameters["validation_corpus"] or record.parameters["validation_fraction"] < HELD_OUT
-        if "bundled" in record.data["corpus"] and seen:
-            notes.append(f"the encoder has seen some of these articles: pre-training did not hold out {HELD_OUT:.0%}")
-    return notes
+    of_task = {name: [records[job.run_id] for job in of] for name, of in jobs.items()}
+    words = {name: records[job.run_id] for name, job in baselines.items()}
+    return glue_study(config, encoder.checkpoint, encoder.pretraining, of_task, words)
 
 
 def finetune(
@@ -479,7 +438,8 @@ def export_predictions(study: GlueStudy, config: StudyConfig) -> dict[str, Path]
             path = project_path(config.runs_dir) / "predictions" / f"{result.task.name}-{fingerprint(names)}.parquet"
             seeds = [record.identity["seed"] for record in result.best]
             if not path.exists():
-                write_parquet(path, list(zip(names, seeds, result.answers, strict=True)))
+                answers = [load_predictions(result.task, record.folder(config.runs_dir)) for record in result.best]
+                write_parquet(path, list(zip(names, seeds, answers, strict=True)))
             files[result.task.name] = path
     return files
 
@@ -490,8 +450,10 @@ def main() -> None:
     config = parse_arguments("Fine-tune an encoder, as notebooks/03_finetune.ipynb does.")
     if config.checkpoint is None:
         raise CheckpointError("checkpoint is missing: give -p checkpoint <folder, hub name or random:...>")
-    data = load_tasks(config)
-    study = finetune_glue(config, open_encoder(config.checkpoint), data)
+    if config.plan_only:
+        (study,) = glue(config)
+    else:
+        study = finetune_glue(config, open_encoder(config.checkpoint), load_tasks(config))
     for result in study.results:
         if result.low is not None and result.high is not None:
             values = ", ".join(f"{key} {100 * value:.1f}" for key, value in result.metrics.items())
@@ -501,8 +463,9 @@ def main() -> None:
             print(f"{result.title}: {len(result.failed)} of {len(result.records)} runs failed")
     for note in study.notes:
         print(f"note: {note}")
-    for path in export_predictions(study, config).values():
-        print(f"predictions: {path}")
+    if not config.plan_only:
+        for path in export_predictions(study, config).values():
+            print(f"predictions: {path}")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from threeml_core.jobs import Job
 from threeml_core.log import Log, print_line
 from threeml_core.mixtures import Mixture
 from threeml_core.pretrain import pretrain
+from threeml_core.recorded import information
 from threeml_core.results import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
 from threeml_core.states import Forward, Sample, collect_states, draw_sample, refuse_absent, states_in_memory
 from threeml_core.study import study_steps, variant
@@ -262,7 +263,8 @@ def mutual_information(config: StudyConfig, log: Log = print_line) -> list[RunRe
     Raises:
         StudyError: bad input, before anything is measured; too little disk or memory; damaged files.
     """
-    config.refuse_plan_only()
+    if config.plan_only:
+        return information(config)
     jobs = plan_jobs(config, chosen_runs(config, log), log)
     records = run_all(jobs, config.runs_dir, log)
     return [records[job.run_id] for job in jobs]

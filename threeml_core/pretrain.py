@@ -52,6 +52,7 @@ from threeml_core.masking import IGNORE_INDEX, CorruptedBatch, RaggedBatch, corr
 from threeml_core.models import build_model
 from threeml_core.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 from threeml_core.processes import LEAVE, leave_if_asked, stop_requested
+from threeml_core.recorded import pretraining
 from threeml_core.results import (
     RunRecord,
     describe_environment,
@@ -292,7 +293,8 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     Raises:
         StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
     """
-    config.refuse_plan_only()
+    if config.plan_only:
+        return pretraining(config)
     transformers_logging.disable_progress_bar()
     processes = Processes.of_torchrun()
     device = choose_device(config, processes.local_rank)

@@ -10,16 +10,17 @@ import dataclasses
 import itertools
 import statistics
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from threeml_core.config import StudyConfig, parse_grid
-from threeml_core.metrics import bootstrap_median, chance_level, macro_average
-from threeml_core.predictions import Predictions, load_predictions
-from threeml_core.results import RunRecord
+from threeml_core.files import exclusive
+from threeml_core.metrics import Comparison, Splits, bootstrap_median, chance_level, compare, macro_average
+from threeml_core.predictions import load_predictions
+from threeml_core.results import RunRecord, describe_environment, read_record, run_folder, run_id, write_record
 from threeml_core.tasks import Task, select_tasks, tasks_of_source
 
 STAGE = "finetune"
@@ -104,7 +105,6 @@ class TaskResult:
         task: the task.
         records: of all its runs, failed ones included.
         best: the best run of each seed that has one.
-        answers: of the best runs.
         metrics: median over the best runs, for each metric.
         score: mean of `metrics`; None if no run ended.
         low: lower end of the 95% bootstrap interval of the score (seeds and validation examples resampled).
@@ -117,7 +117,6 @@ class TaskResult:
     task: Task
     records: tuple[RunRecord, ...]
     best: tuple[RunRecord, ...]
-    answers: tuple[Predictions, ...]
     metrics: Mapping[str, float]
     score: float | None
     low: float | None
@@ -179,24 +178,94 @@ def task_result(
     """
     best = best_of_seeds(records)
     if not best:
-        return TaskResult(task, tuple(records), (), (), {}, None, None, None, None, {}, baseline)
-    answers = [load_predictions(task, record.folder(runs_dir)) for record in best]
-    splits = [answer.splits for answer in answers]
+        return TaskResult(task, tuple(records), (), {}, None, None, None, None, {}, baseline)
     medians = median_metrics(task, best)
-    low, high = bootstrap_median(task, splits, resamples)
+
+    def measure() -> dict[str, Any]:
+        splits = answers_of(task, best, runs_dir)
+        low, high = bootstrap_median(task, splits, resamples)
+        examples = {tag: len(labels) for tag, (labels, _) in splits[0].items()}
+        return {"low": low, "high": high, "chance": chance_level(task, splits[0]), "examples": examples}
+
+    names = [record.run_id for record in best]
+    of = _bootstrapped({"task": task.name, "runs": names, "resamples": resamples}, best[0], runs_dir, measure)
     return TaskResult(
         task,
         tuple(records),
         tuple(best),
-        tuple(answers),
         medians,
         statistics.fmean(medians.values()),
-        low,
-        high,
-        chance_level(task, splits[0]),
-        {tag: len(labels) for tag, (labels, _) in splits[0].items()},
+        of["low"],
+        of["high"],
+        of["chance"],
+        of["examples"],
         baseline,
     )
+
+
+def answers_of(task: Task, records: Sequence[RunRecord], runs_dir: str | Path) -> list[Splits]:
+    """What each of some runs answered."""
+    return [load_predictions(task, record.folder(runs_dir)).splits for record in records]
+
+
+def compare_results(
+    first: TaskResult, second: TaskResult, runs_dir: str | Path, resamples: int = 2000
+) -> Comparison | None:
+    """Paired bootstrap of the best runs of two models on one task; None: one of them has no result.
+
+    Args:
+        first: of one model.
+        second: of another, on the same examples.
+        runs_dir: where the runs left their predictions.
+        resamples: bootstrap samples.
+
+    Raises:
+        ParameterError: the two did not answer the same examples.
+    """
+    if not first.best or not second.best:
+        return None
+    task = first.task
+    sides = {"runs": [r.run_id for r in first.best], "against": [r.run_id for r in second.best]}
+
+    def measure() -> dict[str, Any]:
+        answers = [answers_of(task, result.best, runs_dir) for result in (first, second)]
+        return dataclasses.asdict(compare(task, answers[0], answers[1], resamples))
+
+    identity = {"task": task.name, **sides, "resamples": resamples}
+    return Comparison(**_bootstrapped(identity, first.best[0], runs_dir, measure))
+
+
+def _bootstrapped(
+    identity: dict[str, Any], run: RunRecord, runs_dir: str | Path, measure: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """What a bootstrap gave: from its record, which needs no predictions, else measured and recorded.
+
+    Args:
+        identity: the runs it looks at, and how.
+        run: one of them, whose parameters the record takes.
+        runs_dir: folder of all runs.
+        measure: gives the metrics.
+    """
+    name = run_id(f"{identity['task']}-bootstrap", identity)
+    folder = run_folder(runs_dir, "bootstrap", name)
+    with exclusive(folder / ".lock", f"run {name}", wait=True):
+        if (folder / "record.json").exists():
+            return read_record(folder).metrics
+        record = RunRecord(
+            stage="bootstrap",
+            run_id=name,
+            identity=identity,
+            parameters=run.parameters,
+            sources=run.sources,
+            metrics=measure(),
+            flops={},
+            timing={},
+            data={"task": identity["task"]},
+            environment=describe_environment(),
+            files={},
+        )
+        write_record(record, runs_dir)
+        return record.metrics
 
 
 @dataclasses.dataclass(frozen=True)

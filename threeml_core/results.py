@@ -20,8 +20,8 @@ from threeml_core.processes import available_cores
 SCHEMA = 3
 """Raised when the code would give another result for the same identity, or the record's fields change meaning."""
 
-STAGES = ("pretrain", "baseline", "finetune", "mutual_information", "benchmark")
-"""Folders below `runs_dir` that hold runs."""
+STAGES = ("data", "pretrain", "baseline", "finetune", "bootstrap", "mutual_information", "benchmark")
+"""Folders below `runs_dir` that hold runs; `data` also holds the text itself, prepared."""
 
 _OBJECTS = ("identity", "parameters", "sources", "metrics", "flops", "timing", "data", "environment", "files")
 _HASH_LENGTH = 10

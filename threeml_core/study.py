@@ -14,10 +14,12 @@ from threeml_core.config import (
     ARCHITECTURES,
     DATA_PARAMETERS,
     MODEL_NAMES,
+    RANDOM,
     StudyConfig,
     identity_parameters,
     parse_grid,
     parse_mask_split,
+    parse_sizes,
 )
 from threeml_core.errors import ParameterError
 from threeml_core.files import fingerprint
@@ -38,6 +40,12 @@ STUDY_MODELS = (("vanilla", 0.15), ("vanilla", 0.4), ("self", 0.4), ("self", 0.5
 """The five models of Table 3's efficient recipe, with their mask rates; the longer one has no vanilla model at 40%."""
 
 COMPARISON = "Table 3"
+"""The paper's main result."""
+
+SCALING = "Scaling"
+"""Table 3's models with encoders of other sizes (`study_sizes`); not in the paper, which leaves scaling open."""
+
+ON_ALL_TASKS = (COMPARISON, SCALING)
 """Where models are fine-tuned on all tasks; `ABLATIONS`: on those of the ablations; elsewhere: not at all."""
 
 ABLATIONS = ("Figure 3", "Table 2a", "Table 2b", "Table 2c", "Figure 5")
@@ -66,7 +74,9 @@ class StudyRun:
     @property
     def seeds(self) -> range:
         """Its pre-training seeds."""
-        return range(self.config.seed, self.config.seed + self.config.pretrain_seeds)
+        c = self.config
+        count = (set(self.artefacts) <= set(ABLATIONS) and c.ablation_pretrain_seeds) or c.pretrain_seeds
+        return range(c.seed, c.seed + count)
 
 
 def study_runs(config: StudyConfig, artefacts: Sequence[str] | None = None) -> list[StudyRun]:
@@ -99,8 +109,9 @@ def study_runs(config: StudyConfig, artefacts: Sequence[str] | None = None) -> l
 
 def _artefacts(config: StudyConfig) -> dict[str, list[dict[str, Any]]]:
     """Table or figure -> what each of its runs changes."""
-    study = {"max_steps": study_steps(config)}
-    ablation = {"max_steps": config.ablation_steps or study_steps(config)}
+    steps = study_steps(config)
+    study = {"max_steps": steps}
+    ablation = {"max_steps": config.ablation_steps or steps}
     rates = parse_grid("study_mask_rates", config.study_mask_rates)
     splits = [split.strip() for split in config.study_splits.split(",")]
     varied: dict[str, tuple[str, Sequence[Any]]] = {
@@ -125,7 +136,30 @@ def _artefacts(config: StudyConfig) -> dict[str, list[dict[str, Any]]]:
         },
         "Figure 5": [{**ablation, "architecture": a, "mask_rate": rate} for rate in rates for a in ARCHITECTURES],
         COMPARISON: models,
+        SCALING: [{**size, **model} for size in _sizes(config) for model in models if model["max_steps"] == steps],
     }
+
+
+def _sizes(config: StudyConfig) -> list[dict[str, Any]]:
+    """What encoders of other sizes change, and the preset's own: heads as wide, the decoder's width in proportion.
+
+    Raises:
+        ParameterError: a width that no whole number of heads fills.
+    """
+    sizes = parse_sizes(config.study_sizes)
+    head = config.hidden_size // config.num_attention_heads
+    assert config.decoder_hidden_size is not None
+    changes: list[dict[str, Any]] = []
+    for layers, width in sizes:
+        decoder = config.decoder_hidden_size * width // config.hidden_size
+        if width % head or decoder % head or not decoder:
+            raise ParameterError(
+                f"study_sizes: {layers}x{width} with a decoder of width {decoder}: expected multiples of {head}, the "
+                "width of a head"
+            )
+        geometry = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": width // head}
+        changes.append({**geometry, "intermediate_size": None, "decoder_hidden_size": decoder})
+    return [*changes, {}] if changes else []
 
 
 def study_steps(config: StudyConfig) -> int:
@@ -169,7 +203,7 @@ def ablation_config(config: StudyConfig) -> StudyConfig:
 
 def finetune_configs(run: StudyRun, config: StudyConfig) -> list[StudyConfig]:
     """The fine-tunings that a run's tables and figures need."""
-    needed = [comparison_config(config)] if COMPARISON in run.artefacts else []
+    needed = [comparison_config(config)] if set(ON_ALL_TASKS) & set(run.artefacts) else []
     return needed + ([ablation_config(config)] if set(ABLATIONS) & set(run.artefacts) else [])
 
 
@@ -240,7 +274,7 @@ class Outcome:
     Attributes:
         run: what was asked for.
         pretraining: pre-training seed -> its record, failed ones included.
-        comparison: seed -> fine-tuning on all tasks, of a run of Table 3.
+        comparison: seed -> fine-tuning on all tasks, of a run of `ON_ALL_TASKS`.
         ablation: seed -> fine-tuning on the tasks of the ablations, of a run of `ABLATIONS`.
     """
 
@@ -268,7 +302,7 @@ class Outcome:
         """Is there everything that the run's tables and figures need?"""
         if set(self.pretraining) != set(self.run.seeds):
             return False
-        found = [self.comparison] * (COMPARISON in self.run.artefacts)
+        found = [self.comparison] * bool(set(ON_ALL_TASKS) & set(self.run.artefacts))
         found += [self.ablation] * bool(set(ABLATIONS) & set(self.run.artefacts))
         return all(
             seed in studies and len(studies[seed].records) == len(studies[seed].tasks)
@@ -327,7 +361,7 @@ def make_outcome(
             if artefacts & set(run.artefacts)
         }
         for chosen, accuracies, artefacts in (
-            (comparison_config(config), False, {COMPARISON}),
+            (comparison_config(config), False, set(ON_ALL_TASKS)),
             (ablation_config(config), True, set(ABLATIONS)),
         )
     ]
@@ -351,13 +385,11 @@ def find_outcomes(
         pretraining: records of stage `pretrain`, oldest first; of two that answer the same the later one counts.
         finetuning: records of stage `finetune`, oldest first.
     """
-    trained = [r for r in pretraining if all(r.parameters[name] == getattr(config, name) for name in DATA_PARAMETERS)]
+    trained = [record for record in pretraining if has_parameters(record, config, DATA_PARAMETERS)]
     tuned: dict[str, list[RunRecord]] = {}
     for record in finetuning:
         encoder = record.data["checkpoint"]
-        if not encoder.startswith("random:") and all(
-            record.parameters[name] == getattr(config, name) for name in _FINETUNE_MATCH
-        ):
+        if not encoder.startswith(RANDOM) and has_parameters(record, config, FINETUNE_MATCH):
             tuned.setdefault(PurePath(encoder).parent.name, []).append(record)
     of_seed: dict[str, list[tuple[RunRecord, dict[str, Any]]]] = {}
     for record in trained:
@@ -370,19 +402,35 @@ def find_outcomes(
         for seed in run.seeds:
             wanted["seed"] = seed
             for record, known in of_seed.get(f"{seed}", ()):
-                # None is decided by the device
-                if all(known[name] == value for name, value in wanted.items() if value is not None):
+                if _is_wanted(known, wanted):
                     found[seed] = record
-        of_seeds = {seed: _with_their_starts(tuned.get(r.run_id, ()), config) for seed, r in found.items()}
+        of_seeds = {seed: with_their_starts(tuned.get(r.run_id, ()), config) for seed, r in found.items()}
         outcomes.append(make_outcome(run, config, found, {seed: of for seed, of in of_seeds.items() if of}))
     return outcomes
 
 
-_FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", "from_mnli", *TRAINING_PARAMETERS)
+def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str]) -> bool:
+    """Was it done with the same values of these parameters?"""
+    return all(record.parameters[name] == getattr(config, name) for name in names)
+
+
+def is_pretraining_of(record: RunRecord, config: StudyConfig) -> bool:
+    """Is it a record of this pre-training, as far as parameters tell?"""
+    return has_parameters(record, config, DATA_PARAMETERS) and _is_wanted(
+        record.identity or record.parameters, identity_parameters(config)
+    )
+
+
+def _is_wanted(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """None is decided by the device."""
+    return all(known[name] == value for name, value in wanted.items() if value is not None)
+
+
+FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", "from_mnli", *TRAINING_PARAMETERS)
 """Parameters that decide a fine-tuning beside encoder, task, seed and point of the grid."""
 
 
-def _with_their_starts(records: Sequence[RunRecord], config: StudyConfig) -> dict[Point, RunRecord]:
+def with_their_starts(records: Sequence[RunRecord], config: StudyConfig) -> dict[Point, RunRecord]:
     """By point; RTE, STS-B and MRPC only if they started from the MNLI runs that this configuration plans."""
     at_point: dict[Point, list[RunRecord]] = {}
     for record in records:

@@ -139,7 +139,7 @@ def test_the_swap(replaced: float, unchanged: float, verdict: str) -> None:
 
 
 def test_figure_5(outcomes: list[Outcome]) -> None:
-    table = reporting.efficiency_table(outcomes)
+    table = reporting.efficiency_table(outcomes, LARGE)
     assert len(table.rows) == 18
     assert cells(table, "Speed-up: clock, 15%", Model="3ML_self-50%") == ["1.03 ± 0.00"]
     assert cells(table, "Speed-up: clock, the same rate", Model="3ML_self-50%") == ["1.00 ± 0.00"]
@@ -156,7 +156,7 @@ def test_what_was_not_run_says_so() -> None:
     tables = [
         reporting.masking_rate_table(nothing, LARGE),
         *(reporting.ablation_results(nothing, name, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
-        reporting.efficiency_table(nothing),
+        reporting.efficiency_table(nothing, LARGE),
         reporting.difference_table(nothing, LARGE),
     ]
     for table in tables:
@@ -212,7 +212,7 @@ def test_energy(outcomes: list[Outcome], timing: dict, gpu: dict, energy: str, b
 
 
 def test_every_run_is_named(outcomes: list[Outcome]) -> None:
-    text = repr(reporting.study_runs_table(outcomes))
+    text = repr(reporting.study_runs_table(outcomes, LARGE))
     for outcome in outcomes:
         for seed, record in outcome.pretraining.items():
             assert record.run_id in text

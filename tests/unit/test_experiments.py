@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.glue_files import write_glue
+from threeml_core.benchmark import run_benchmark
 from threeml_core.config import make_config
 from threeml_core.errors import ParameterError, TrainingError
-from threeml_core.experiments import conduct, finished_outcomes
+from threeml_core.experiments import conduct, finetune_study, finished_outcomes, prepare
 from threeml_core.files import PROJECT_ROOT
-from threeml_core.finetune import finetune_glue
 from threeml_core.mutual_information import mutual_information
 from threeml_core.pretrain import pretrain
 from threeml_core.study import COMPARISON
@@ -102,8 +102,8 @@ def test_plan_only_does_nothing(study: dict, tmp_path: Path) -> None:
     config = make_config({**study, "plan_only": True})
     assert not any(o.pretraining for o in conduct(config))
     assert not (tmp_path / "runs").exists()
-    for work in (pretrain, mutual_information, lambda c: finetune_glue(c, None, {})):
-        with pytest.raises(ParameterError, match="plan_only=True: nothing is run"):
+    for work in (pretrain, mutual_information, finetune_study, prepare, run_benchmark):
+        with pytest.raises(ParameterError, match="plan_only=True: nothing is run, and .* has no record of"):
             work(config)
     conduct(make_config(study), ["Table 1"])
     there = [o for o in conduct(config) if o.pretraining]

@@ -80,12 +80,12 @@ def test_the_study_from_ten_thousand_records(
     assert all(outcome.is_finished for outcome in outcomes)
     assert calls < 10 * len(records), "a loop over runs within a loop over records"
     tables = [
-        reporting.study_runs_table(outcomes),
+        reporting.study_runs_table(outcomes, LARGE),
         reporting.masking_rate_table(outcomes, LARGE),
         reporting.perplexity_comparison(outcomes, LARGE),
         *(reporting.ablation_results(outcomes, name, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
         reporting.swap_table(outcomes),
-        reporting.efficiency_table(outcomes),
+        reporting.efficiency_table(outcomes, LARGE),
         reporting.comparison_of_studies(outcomes, LARGE),
         reporting.difference_table(outcomes, LARGE),
         reporting.budget_table(outcomes),
@@ -147,7 +147,7 @@ def test_a_study_of_hundreds_of_seeds(seeds: list[RunRecord]) -> None:
     started = time.perf_counter()
     outcomes = find_outcomes(config, ["Table 3"], seeds, [])
     assert sorted(len(outcome.pretraining) for outcome in outcomes) == [0, 0, 0, 0, 300]
-    tables = [reporting.study_runs_table(outcomes), reporting.comparison_of_studies(outcomes, config)]
+    tables = [reporting.study_runs_table(outcomes, config), reporting.comparison_of_studies(outcomes, config)]
     assert len(tables[0].rows) == 5 * 300
     assert time.perf_counter() - started < SECONDS
 

@@ -684,7 +684,7 @@ def finetuning() -> GlueStudy:
     }
     fine = make_record("finetune", RUN, make_config({}), **common)
     failed = dataclasses.replace(fine, run_id=f"2{RUN}", failure=MARKUP)
-    result = TaskResult(task, (fine, failed), (fine,), (), {"mcc": 0.5}, 0.5, 0.4, 0.6, 0.0, {"": 9}, fine)
+    result = TaskResult(task, (fine, failed), (fine,), {"mcc": 0.5}, 0.5, 0.4, 0.6, 0.0, {"": 9}, fine)
     return GlueStudy(MARKUP, None, MARKUP, (result,))
 
 
@@ -692,6 +692,7 @@ def tables(outcomes: list[Outcome]) -> list[reporting.Table]:
     """All that hold text of records, parameters and files."""
     (first, *others) = [outcome.pretraining[0] for outcome in outcomes]
     study, information, bench = finetuning(), information_record(), benchmark_record()
+    nothing = dataclasses.replace(study, results=(dataclasses.replace(study.results[0], best=()),))
     config = make_config({"corpus": MARKUP, "tokenizer": MARKUP, "checkpoint": MARKUP, "gpu_name": MARKUP})
     side = dict.fromkeys(("documents", "words", "tokens", "blocks"), 9)
     meta = {"corpus": MARKUP, "vocab_size": 9, "sequence_length": 9, "train": side, "validation": side}
@@ -704,7 +705,7 @@ def tables(outcomes: list[Outcome]) -> list[reporting.Table]:
         reporting.cost_plan(config),
         reporting.study_plan(config, ["Table 1"]),
         reporting.comparison_table(first, [first, *others]),
-        reporting.study_runs_table(outcomes),
+        reporting.study_runs_table(outcomes, config),
         reporting.budget_table(outcomes),
         reporting.glue_table([study]),
         reporting.protocol_table(study),
@@ -712,7 +713,7 @@ def tables(outcomes: list[Outcome]) -> list[reporting.Table]:
         reporting.ablation_table(study),
         reporting.failed_table([study]),
         reporting.runs_table(study),
-        reporting.comparison_of_models(study, [study]),
+        reporting.comparison_of_models(study, [nothing], "runs"),
         reporting.sample_table([information]),
         reporting.information_table([information, information]),
         reporting.information_cost_table([information]),

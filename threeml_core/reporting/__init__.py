@@ -11,6 +11,7 @@ from threeml_core.reporting.comparison import (
     difference_table,
     efficiency_table,
     finding_table,
+    learned_table,
     masking_rate_table,
     paper_ablation,
     paper_comparison,
@@ -19,9 +20,12 @@ from threeml_core.reporting.comparison import (
     plot_comparison,
     plot_efficiency,
     plot_masking_rate,
+    plot_scaling_of_studies,
+    scaling_table_of_studies,
     seeds_statement,
     study_runs_table,
     swap_table,
+    untrained_table,
 )
 from threeml_core.reporting.cost import cost_plan, printed_against_computed, recipe_table, speedup_table, study_plan
 from threeml_core.reporting.figures import (
@@ -101,6 +105,7 @@ __all__ = [
     "flops_table",
     "glue_table",
     "information_cost_table",
+    "learned_table",
     "information_table",
     "masking_rate_table",
     "paper_ablation",
@@ -119,6 +124,7 @@ __all__ = [
     "plot_learning_curves",
     "plot_masking_rate",
     "plot_scaling",
+    "plot_scaling_of_studies",
     "plot_speedups",
     "plot_spread",
     "plot_token_frequencies",
@@ -131,6 +137,7 @@ __all__ = [
     "runs_table",
     "sample_table",
     "scaling_table",
+    "scaling_table_of_studies",
     "seeds_statement",
     "speed_comparison",
     "speed_table",
@@ -139,4 +146,5 @@ __all__ = [
     "study_plan",
     "study_runs_table",
     "swap_table",
+    "untrained_table",
 ]

@@ -3,6 +3,7 @@
 from threeml_core.config import parse_arguments
 from threeml_core.errors import StudyError, command_line
 from threeml_core.files import PROJECT_ROOT
+from threeml_core.reporting.archive import from_records
 from threeml_core.reporting.execute import execute_notebooks
 from threeml_core.reporting.html import build_report
 
@@ -11,8 +12,11 @@ from threeml_core.reporting.html import build_report
 def main() -> None:
     """Bring the report of a preset up to date and say where its first page is."""
     config = parse_arguments("Bring the report of a preset up to date: reports/<preset>/index.html.")
+    output = PROJECT_ROOT / "reports" / config.preset
+    if config.report_from == "records":
+        config = from_records(config, output)
     folder, failed = execute_notebooks(config)
-    index = build_report(folder, PROJECT_ROOT / "reports" / config.preset, config)
+    index = build_report(folder, output, config)
     print(f"The report is {index.relative_to(PROJECT_ROOT)}: open it in a browser.")
     if failed:
         raise StudyError(f"{len(failed)} of its pages are missing: {'; '.join(failed)}")

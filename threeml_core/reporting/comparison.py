@@ -9,14 +9,26 @@ from typing import Any
 import matplotlib
 import matplotlib.ticker
 
-from threeml_core.claims import Claim, Finding, averages, mean_interval, wall_clock_speedup
-from threeml_core.config import KINDS, MODEL_NAMES, StudyConfig
+from threeml_core.claims import Claim, Finding, averages, difference_interval, mean_interval, wall_clock_speedup
+from threeml_core.config import KINDS, MODEL_NAMES, RANDOM, StudyConfig
+from threeml_core.metrics import task_score
 from threeml_core.paper import PrintedValue, printed_values
+from threeml_core.protocol import best_of_seeds
+from threeml_core.reporting.commands import commands_of, finetune_command, pretrain_command
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
 from threeml_core.reporting.finetuning import task_heading
 from threeml_core.reporting.tables import MISSING, NOT_RUN, Table
 from threeml_core.results import RunRecord
-from threeml_core.study import ABLATIONS, COMPARISON, Downstream, Outcome, ablation_config, study_steps
+from threeml_core.study import (
+    ABLATIONS,
+    COMPARISON,
+    ON_ALL_TASKS,
+    SCALING,
+    Downstream,
+    Outcome,
+    ablation_config,
+    study_steps,
+)
 from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks
 
 PAPER = "paper"
@@ -50,7 +62,8 @@ def _named(outcomes: Iterable[Outcome], artefact: str) -> list[Outcome]:
         splits = [split.strip() for split in c.study_splits.split(",")]
         split = splits.index(c.mask_split) if c.mask_split in splits else -1
         architecture = list(MODEL_NAMES).index(c.architecture)
-        return architecture, c.max_steps, c.mask_rate, c.decoder_num_hidden_layers, c.decoder_hidden_size, split
+        size = (c.hidden_size, c.num_hidden_layers)
+        return architecture, c.max_steps, c.mask_rate, size, c.decoder_num_hidden_layers, c.decoder_hidden_size, split
 
     return sorted((outcome for outcome in outcomes if artefact in outcome.run.artefacts), key=order)
 
@@ -126,7 +139,8 @@ def masking_rate_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Tabl
         row = {"Mask rate": f"{outcome.run.config.mask_rate:.0%}", **_ablation_cells(outcome, tasks)}
         row["Perplexity, masked"] = measured(outcome.metric("eval_perplexity_masked").values())
         rows.append(row)
-    return Table(rows, "Figure 3 in numbers: the vanilla model at different mask rates")
+    commands = commands_of(_named(outcomes, "Figure 3"), config, "Figure 3")
+    return Table(rows, "Figure 3 in numbers: the vanilla model at different mask rates", commands=commands)
 
 
 def plot_masking_rate(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
@@ -204,7 +218,8 @@ def perplexity_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> T
         value = printed.get((f"{c.architecture} {c.mask_rate:g}", "perplexity"))
         if value:
             rows.append({"Model": f"{PAPER}: {value.model}", "All corrupted": value.printed})
-    return Table(rows, f"Table 1: validation perplexity; every model sees the same corruption ({_corruption(config)})")
+    caption = f"Table 1: validation perplexity; every model sees the same corruption ({_corruption(config)})"
+    return Table(rows, caption, commands=commands_of(named, config, "Table 1"))
 
 
 def _corruption(config: StudyConfig) -> str:
@@ -253,7 +268,8 @@ def ablation_results(outcomes: Sequence[Outcome], artefact: str, config: StudyCo
                 said["Perplexity, own split"] = printed[setting, "perplexity"].printed
             if set(said.values()) != {MISSING}:
                 rows.append({"Model": PAPER, title: f"{getattr(c, key)}", **said})
-    return Table(rows, f"{caption}; the paper's rows are of its large models")
+    commands = commands_of(named, config, artefact, key)
+    return Table(rows, f"{caption}; the paper's rows are of its large models", commands=commands)
 
 
 def paper_ablation(artefact: str) -> Table:
@@ -343,7 +359,7 @@ def _clock_cell(ups: Mapping[str, Sequence[float]], name: str, outcome: Outcome)
     return "not comparable" if outcome.ended and not values else measured(values, 2)
 
 
-def efficiency_table(outcomes: Sequence[Outcome]) -> Table:
+def efficiency_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
     """Figure 5 in numbers: average score, and speed-ups in FLOPs and on the clock over both baselines."""
     named = _named(outcomes, "Figure 5")
     optima = {v.setting: v.value for v in printed_values() if v.artefact == "Figure 5"}
@@ -360,7 +376,9 @@ def efficiency_table(outcomes: Sequence[Outcome]) -> Table:
         row["Paper"] = "its best rate" if best is not None and math.isclose(best, 100 * c.mask_rate) else ""
         rows.append(row)
     return Table(
-        rows, "Figure 5 in numbers: score against speed-up, over the vanilla model at 15% and at the same rate"
+        rows,
+        "Figure 5 in numbers: score against speed-up, over the vanilla model at 15% and at the same rate",
+        commands=commands_of(named, config, "Figure 5"),
     )
 
 
@@ -453,7 +471,8 @@ def comparison_of_studies(outcomes: Sequence[Outcome], config: StudyConfig) -> T
         rows.append({**row, "Average": measured(values.values()) + (subset if values else "")})
         rows += _paper_rows(outcome, printed, tasks, equal)
     title = "GLUE development sets" if tasks[0].name in GLUE_TASKS else "diagnostic tasks, which are not GLUE"
-    return Table(rows, f"Table 3: {title}; medians over fine-tuning seeds, and the paper's rows ({recipe})")
+    caption = f"Table 3: {title}; medians over fine-tuning seeds, and the paper's rows ({recipe})"
+    return Table(rows, caption, commands=commands_of(named, config, COMPARISON, "max_steps"))
 
 
 def _paper_rows(
@@ -508,15 +527,17 @@ def paper_comparison(recipe: str) -> Table:
 
 def difference_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
     """Each model of Table 3 against both vanilla models: average, perplexity, speed."""
-    named = [o for o in _named(outcomes, COMPARISON) if o.run.config.max_steps == study_steps(config)]
+    named = _named(outcomes, COMPARISON)
     rows = []
     for baseline in (o for o in named if o.run.config.architecture == "vanilla"):
         for outcome in named:
             if outcome is baseline:
                 continue
+            equal = outcome.run.config.max_steps == study_steps(config)
             rows.append(
                 {
                     "Model": outcome.run.model,
+                    "Budget": "equal updates" if equal else "equal FLOPs",
                     "Against": baseline.run.model,
                     "Average (points)": _difference(averages(outcome.comparison), averages(baseline.comparison)),
                     "Loss, all corrupted (nats)": _difference(
@@ -526,6 +547,155 @@ def difference_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
                 }
             )
     return Table(rows, "Differences, paired by pre-training seed")
+
+
+def learned_table(outcomes: Sequence[Outcome], config: StudyConfig, finetuning: Iterable[RunRecord]) -> Table:
+    """Does pre-training help? Each task's score from every encoder of Table 3, and without pre-training.
+
+    Without pre-training every fine-tuning seed has weights of its own, so fine-tuning seeds stand where pre-training
+    seeds do. *Helps*: the 95% interval of the difference (Welch's t over seeds) is above zero.
+
+    Args:
+        outcomes: of the study.
+        config: of the study.
+        finetuning: records of stage `finetune`; those of `random:` encoders of this size are taken.
+    """
+    named = [o for o in _named(outcomes, COMPARISON) if o.run.config.max_steps == study_steps(config)]
+    random = _without_pretraining(named, finetuning)
+    rows = []
+    for task in select_tasks(config):
+        base = [100 * record.metrics["score"] for record in best_of_seeds(random.get(task.name, ()))]
+        row = {"Task": task.title, "Constant answer": NOT_RUN, "Without pre-training": measured(base)}
+        helps = []
+        for outcome in named:
+            of = [d for d in outcome.comparison.values() if d.score(task) is not None]
+            values = [100 * score for d in of if (score := d.score(task)) is not None]
+            row[outcome.run.model] = measured(values)
+            if of:
+                first = best_of_seeds(of[0].records[task.name])[0]
+                row["Constant answer"] = f"{100 * task_score(task, first.metrics['chance']):.1f}"
+            gain = difference_interval(values, base)
+            if gain.low is not None and gain.low > 0:
+                helps.append(outcome.run.model)
+        row["Pre-training helps"] = ", ".join(helps) or ("undecided" if base else NOT_RUN)
+        rows.append(row)
+    return Table(rows, "What pre-training brings, task by task: scores from each encoder, and without pre-training")
+
+
+def untrained_table(outcomes: Sequence[Outcome], finetuning: Iterable[RunRecord]) -> Table:
+    """The runs without pre-training behind `learned_table`."""
+    rows = [
+        {
+            "Run": record.run_id,
+            "Task": record.data["task"],
+            "Seed": f"{record.identity['seed']}",
+            "Score": MISSING if record.failure else f"{100 * record.metrics['score']:.1f}",
+        }
+        for of in _without_pretraining(_named(outcomes, COMPARISON), finetuning).values()
+        for record in of
+    ]
+    return Table(rows or [{"Run": NOT_RUN}], "Runs without pre-training", folded=True)
+
+
+def _without_pretraining(outcomes: Iterable[Outcome], finetuning: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Task -> fine-tunings of encoders without their training, of the size of these outcomes' encoders."""
+    sizes = {
+        record.data["encoder_parameters"]
+        for outcome in outcomes
+        for study in outcome.comparison.values()
+        for of in study.records.values()
+        for record in of
+    }
+    found: dict[str, list[RunRecord]] = {}
+    for record in finetuning:
+        if record.data["checkpoint"].startswith(RANDOM) and record.data["encoder_parameters"] in sizes:
+            found.setdefault(record.data["task"], []).append(record)
+    return found
+
+
+# -- 06: scaling --------------------------------------------------------------------------------------------------
+
+
+def _by_size(outcomes: Iterable[Outcome]) -> dict[tuple[int, int], list[Outcome]]:
+    """(blocks, width) of the encoder -> its models, the smallest encoder first."""
+    found: dict[tuple[int, int], list[Outcome]] = {}
+    for outcome in _named(outcomes, SCALING):
+        c = outcome.run.config
+        found.setdefault((c.num_hidden_layers, c.hidden_size), []).append(outcome)
+    return dict(sorted(found.items(), key=lambda item: item[0][0] * item[0][1] ** 2))
+
+
+def scaling_table_of_studies(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+    """Table 3's models with encoders of several sizes on the same text: each against vanilla-40% of its size."""
+    rows, named = [], []
+    for (layers, width), models in _by_size(outcomes).items():
+        key = ("vanilla", 0.4)
+        vanilla = next((o for o in models if (o.run.config.architecture, o.run.config.mask_rate) == key), None)
+        for outcome in models:
+            row = {"Encoder": f"{layers} × {width}", "Model": outcome.run.model, "Parameters": _parameters(outcome)}
+            row["Perplexity, masked"] = measured(outcome.metric("eval_perplexity_masked").values())
+            row["Average"] = measured(averages(outcome.comparison).values())
+            if vanilla is not None and outcome is not vanilla:
+                losses = outcome.metric("eval_loss"), vanilla.metric("eval_loss")
+                scores = averages(outcome.comparison), averages(vanilla.comparison)
+                row["Loss against vanilla-40% (nats)"] = _difference(*losses, 3)
+                row["Average against vanilla-40% (points)"] = _difference(*scores)
+            else:
+                row["Loss against vanilla-40% (nats)"] = row["Average against vanilla-40% (points)"] = MISSING
+            rows.append(row)
+            named.append(outcome)
+    if not rows:
+        return Table([{"Encoder": "one size: set study_sizes"}], "Scaling")
+    commands = commands_of(named, config, SCALING, "hidden_size")
+    return Table(rows, "Scaling: the models of Table 3 at several sizes, same text and updates", commands=commands)
+
+
+def plot_scaling_of_studies(outcomes: Sequence[Outcome]) -> Figure:
+    """Masked perplexity and average score of each model against the size of the encoder."""
+    by_size = _by_size(outcomes)
+    lines: dict[tuple[str, float], list[Outcome]] = {}
+    for models in by_size.values():
+        for outcome in models:
+            lines.setdefault((outcome.run.config.architecture, outcome.run.config.mask_rate), []).append(outcome)
+    ends = []
+    with matplotlib.rc_context(RC):
+        figure, axes = new_axes(2, 3.4)
+        for (architecture, rate), of in lines.items():
+            look: dict[str, Any] = {"color": COLORS[architecture], "marker": MARKERS[architecture], "markersize": 5}
+            look |= {"linestyle": STYLES[architecture], "alpha": 1 if rate == 0.4 else 0.6, "capsize": 3}
+            look["label"] = f"{MODEL_NAMES[architecture]}-{rate:.0%}"
+            for axis, value_of in zip(axes, _PANELS.values(), strict=True):
+                points = [
+                    (next(iter(o.ended.values())).data["parameters"] / 1e6, mean_interval(values))
+                    for o in of
+                    if (values := value_of(o))
+                ]
+                if points:
+                    half = [0 if p.high is None else p.high - p.mean for _, p in points]
+                    axis.errorbar([x for x, _ in points], [p.mean for _, p in points], yerr=half, **look)
+            shown = [measured(_PANELS["validation perplexity, masked"](o)) for o in of]
+            ends.append(f"{look['label']}: {', '.join(shown)}")
+        for axis, title in zip(axes, _PANELS, strict=True):
+            axis.set(xlabel="parameters in pre-training (M)", title=title)
+            if not axis.containers:
+                axis.annotate(NOT_RUN, (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
+        _at_least_ten(axes[1], [v for of in lines.values() for o in of for v in averages(o.comparison).values()])
+        handles, labels = axes[0].get_legend_handles_labels()
+        if handles:
+            figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=3)
+    sizes = ", ".join(f"{layers} × {width}" for layers, width in by_size) or NOT_RUN
+    return Figure(
+        figure,
+        f"The models of Table 3 with encoders of several sizes ({sizes}, blocks × width) on the same text: validation "
+        f"perplexity at masked positions, and average score. Perplexity from the smallest to the largest: "
+        f"{'; '.join(ends) or NOT_RUN}.",
+    )
+
+
+_PANELS: dict[str, Callable[[Outcome], list[float]]] = {
+    "validation perplexity, masked": lambda o: list(o.metric("eval_perplexity_masked").values()),
+    "average score after fine-tuning": lambda o: list(averages(o.comparison).values()),
+}
 
 
 def budget_table(outcomes: Sequence[Outcome]) -> Table:
@@ -603,8 +773,8 @@ def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
 # -- runs and claims ----------------------------------------------------------------------------------------------
 
 
-def study_runs_table(outcomes: Sequence[Outcome]) -> Table:
-    """Every run behind a page, fine-tunings included; what is missing shows as not run."""
+def study_runs_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+    """Every run behind a page, fine-tunings included, with its command; what is missing shows as not run."""
     rows = []
     for outcome in outcomes:
         for seed in outcome.run.seeds:
@@ -614,8 +784,11 @@ def study_runs_table(outcomes: Sequence[Outcome]) -> Table:
             row["Outcome"] = NOT_RUN if record is None else f"failed: {record.failure}" if record.failure else "done"
             studies = [by_seed[seed] for by_seed in (outcome.comparison, outcome.ablation) if seed in by_seed]
             names = dict.fromkeys(r.run_id for study in studies for found in study.records.values() for r in found)
-            wanted = {COMPARISON, *ABLATIONS} & set(outcome.run.artefacts)
+            wanted = {*ON_ALL_TASKS, *ABLATIONS} & set(outcome.run.artefacts)
             row["Fine-tuning"] = ", ".join(names) or (NOT_RUN if wanted else MISSING)
+            only_ablation = not set(ON_ALL_TASKS) & wanted
+            command = finetune_command(outcome.run, config, seed, only_ablation) if wanted else ""
+            row["Repeat"] = command or pretrain_command(outcome.run, seed)
             rows.append(row)
     there = sum(row["Pre-training"] != NOT_RUN for row in rows)
     return Table(rows, f"Runs behind this page: {there} of {len(rows)} pre-trainings are there", folded=True)
@@ -645,6 +818,7 @@ def finding_table(found: Sequence[Claim], names: Sequence[str] | None = None) ->
             "Comparison": finding.what,
             "Measured": _finding(finding),
             "The claim says": f"{finding.range} {finding.unit}".strip(),
+            "Shows from": _detectable(finding),
             "Verdict": finding.verdict,
             "Why not": "; ".join(finding.reasons) if finding.values else "",
         }
@@ -653,6 +827,14 @@ def finding_table(found: Sequence[Claim], names: Sequence[str] | None = None) ->
         if names is None or claim.name in names
     ]
     return Table(rows, "The comparisons behind the verdicts")
+
+
+def _detectable(finding: Finding) -> str:
+    """The smallest true difference that these seeds show four times in five."""
+    if finding.detectable is None:
+        return MISSING
+    digits = {"points": 1, "nats": 3}.get(finding.unit, 2)
+    return f"{finding.detectable:.{digits}f} {finding.unit}".strip()
 
 
 def _finding(finding: Finding) -> str:

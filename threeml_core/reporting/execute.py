@@ -66,7 +66,8 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
             if path.name in {source.name for source in stale} or path.name not in {source.name for source in sources}:
                 path.unlink()
         log(f"{len(sources) - len(stale)} of {len(sources)} notebooks are up to date")
-        if any(source.stem[:2] in _STUDY for source in stale) and not _is_finished(config):
+        studied = any(source.stem[:2] in _STUDY for source in stale)
+        if studied and not config.plan_only and not _is_finished(config):
             _conduct(given)
         alone = [[source] for source in stale if source.stem in (PERFORMANCE, LAST)]
         context = multiprocessing.get_context("spawn")

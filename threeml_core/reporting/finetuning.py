@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from threeml_core.config import FINETUNE_PARAMETERS, GRID_PARAMETERS, StudyConfig
-from threeml_core.metrics import compare, weighted_accuracy
+from threeml_core.metrics import weighted_accuracy
 from threeml_core.paper import printed_values
-from threeml_core.protocol import GlueStudy, TaskResult, planned_tasks, runs_of, start_of
+from threeml_core.protocol import GlueStudy, TaskResult, compare_results, planned_tasks, runs_of, start_of
 from threeml_core.reporting.tables import MISSING, NOT_RUN, Table, parameter_table
 from threeml_core.results import RunRecord
 from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks, tasks_of_source
@@ -188,7 +188,7 @@ def ablation_table(study: GlueStudy) -> Table:
     return Table([row], "Ablation mode: accuracies, MNLI weighted over matched and mismatched")
 
 
-def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy]) -> Table:
+def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy], runs_dir: str) -> Table:
     """Paired bootstrap of one study against others on their predictions, task by task."""
     rows = []
     for second in others:
@@ -197,10 +197,10 @@ def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy]) -> Table
             other = results.get(result.task.name)
             row = {"Task": result.title, "Model": first.name, "Score": _percent(result.score)}
             row |= {"Other model": second.name, "Its score": _percent(other.score if other else None)}
-            if other is None or not result.answers or not other.answers:
+            found = compare_results(result, other, runs_dir) if other else None
+            if found is None:
                 rows.append({**row, "Better": NOT_RUN if other is None else "no result"})
                 continue
-            found = compare(result.task, [a.splits for a in result.answers], [a.splits for a in other.answers])
             better = first.name if found.difference > 0 else second.name
             row |= {
                 "Difference": f"{100 * found.difference:+.1f}",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import json
 import re
+import shutil
 import xml.etree.ElementTree
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +22,11 @@ from threeml_core.claims import claims
 from threeml_core.config import StudyConfig
 from threeml_core.errors import StudyError
 from threeml_core.files import PROJECT_ROOT, atomic_folder
+from threeml_core.reporting.archive import CURVES, RESULTS, shown_records, write_archive
 from threeml_core.reporting.comparison import claim_table, plateau_note, plot_comparison, seeds_statement
 from threeml_core.reporting.figures import Figure
 from threeml_core.reporting.tables import Table
-from threeml_core.results import STAGES, RunRecord, describe_environment, load_records, runs_named
+from threeml_core.results import STAGES, RunRecord, describe_environment, load_records
 from threeml_core.study import find_outcomes
 
 TITLE = "Mask more, mask later"
@@ -95,6 +96,8 @@ class Page:
     """A page of the report."""
 
     href: str
+    source: str
+    """File that it was made of."""
     title: str
     headings: list[tuple[str, str]]
     """(id, text) of the second-level headings."""
@@ -103,8 +106,17 @@ class Page:
     notebook: Any
 
 
+def _document_page(path: Path) -> Page:
+    """A document as a page of its own."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(path.read_text(encoding="utf-8"))])
+    return _page(path, f"{path.stem.lower()}.html", path.name, notebook)
+
+
 def _read_page(path: Path) -> Page:
-    notebook = nbformat.read(path, 4)
+    return _page(path, f"{path.stem}.html", path.with_suffix(".ipynb").name, nbformat.read(path, 4))
+
+
+def _page(path: Path, href: str, source: str, notebook: Any) -> Page:
     markdown = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     headings = re.findall(r"^(#{1,2}) (.+)$", markdown, re.MULTILINE)
     title = next((text for level, text in headings if level == "#"), path.stem)
@@ -115,7 +127,7 @@ def _read_page(path: Path) -> Page:
     ]
     summary = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", paragraphs[0]) if paragraphs else ""
     seconds = [(slug(text), re.sub(r"[`*]", "", text)) for level, text in headings if level == "##"]
-    return Page(f"{path.stem}.html", title, seconds, " ".join(summary.split()), notebook)
+    return Page(href, source, title, seconds, " ".join(summary.split()), notebook)
 
 
 def _code_styles() -> str:
@@ -165,22 +177,23 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
 
     Args:
         notebooks: folder of executed notebooks; their names order the pages.
-        output: folder of the report; `index.html`, one page a notebook, `results.jsonl` and the notebooks.
+        output: folder of the report; `index.html`, one page a notebook, the records (`results.jsonl`), their curves
+            (`curves.jsonl`) and the notebooks. Documents (`*.md`) that lie there stay, and become pages as well.
         config: of the study; its preset is named at the pages' foot.
 
     Raises:
         StudyError: no executed notebook, or one that ended in an error.
     """
-    if output.exists() and any(output.iterdir()) and not (output / "results.jsonl").exists():
+    documents = sorted(output.glob("*.md"))
+    if output.exists() and not (output / RESULTS).exists() and set(output.iterdir()) > set(documents):
         raise StudyError(f"{output} is not empty and holds no report: give a new folder, it would be replaced")
     files = sorted(notebooks.glob("*.ipynb"))
     if not files:
         raise StudyError(f"no executed notebook in {notebooks}: run `make report`")
-    pages = [_read_page(path) for path in files]
+    pages = [_read_page(path) for path in files] + [_document_page(path) for path in documents]
     shown = "".join(path.read_text(encoding="utf-8") for path in files)
     records = [record for stage in STAGES for record in load_records(config.runs_dir, stage)]
-    named = runs_named(shown, [record.run_id for record in records])
-    records = [record for record in records if record.run_id in named]
+    records = shown_records(records, shown)
     exporter = _Exporter(template_name="study", extra_template_basedirs=[str(_TEMPLATES)])
     exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
     shared = {
@@ -190,18 +203,36 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
         "code_styles": _code_styles(),
     }
     with atomic_folder(output) as folder:
-        for page, source in zip(pages, files, strict=True):
+        for page in pages:
             body, _ = exporter.from_notebook_node(page.notebook, {"study": {**shared, "here": page}})
             (folder / page.href).write_text(tidy(body), encoding="utf-8")
-            (folder / source.name).write_text(tidy(source.read_text(encoding="utf-8")), encoding="utf-8")
+        for source in files:
+            (folder / source.name).write_text(_without_times(source), encoding="utf-8")
         index = nbformat.v4.new_notebook()
         judged = any(page.href == "06_comparison.html" for page in pages)
         study = {**shared, "here": None, "summary": _summary(config, records) if judged else ""}
         body, _ = exporter.from_notebook_node(index, {"study": study})
         (folder / "index.html").write_text(tidy(body), encoding="utf-8")
-        lines = (json.dumps(vars(record), ensure_ascii=False) for record in records)
-        (folder / "results.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        if config.report_from == "records":
+            for name in (RESULTS, CURVES):
+                shutil.copyfile(output / name, folder / name)
+        else:
+            write_archive(records, config.runs_dir, folder)
+        for document in documents:
+            shutil.copyfile(document, folder / document.name)
     return output / "index.html"
+
+
+def _without_times(path: Path) -> str:
+    """An executed notebook without the clock: when cells ran and for how long is no result, and differs every time."""
+    notebook = nbformat.read(path, 4)
+    notebook.metadata.pop("papermill", None)
+    notebook.metadata.pop("threeml", None)
+    for number, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{number}"
+        for name in ("papermill", "execution"):
+            cell.metadata.pop(name, None)
+    return tidy(nbformat.writes(notebook))
 
 
 def tidy(text: str) -> str:

@@ -1,0 +1,146 @@
+"""Tables in documents, written from a report's records: `python -m threeml_core.reporting.documents`.
+
+A document marks where a table stands: `<!-- table: <preset> <name> -->`, then `<!-- end of table -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from threeml_core.claims import averages, claims
+from threeml_core.config import StudyConfig, make_config
+from threeml_core.errors import StudyError, command_line
+from threeml_core.files import PROJECT_ROOT, atomic_file
+from threeml_core.reporting.archive import from_records
+from threeml_core.reporting.comparison import (
+    budget_table,
+    claim_table,
+    difference_table,
+    finding_table,
+    learned_table,
+    measured,
+    scaling_table_of_studies,
+    swap_table,
+)
+from threeml_core.reporting.tables import Table
+from threeml_core.results import STAGES, RunRecord, load_records
+from threeml_core.study import COMPARISON, Outcome, find_outcomes, study_steps
+
+DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
+"""Files, relative to the project, that hold such tables."""
+
+_BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+
+
+class Study:
+    """The records of a committed report, and what follows from them."""
+
+    def __init__(self, preset: str) -> None:
+        self.config: StudyConfig = from_records(make_config({"preset": preset}), PROJECT_ROOT / "reports" / preset)
+        self.records: dict[str, list[RunRecord]] = {
+            stage: load_records(self.config.runs_dir, stage) for stage in STAGES
+        }
+        self.outcomes: list[Outcome] = find_outcomes(
+            self.config, None, self.records["pretrain"], self.records["finetune"]
+        )
+        self.claims = claims(self.config, self.outcomes, self.records["mutual_information"])
+
+
+def _results(study: Study) -> Table:
+    """The main comparison in short."""
+    rows = []
+    for outcome in study.outcomes:
+        c = outcome.run.config
+        if COMPARISON not in outcome.run.artefacts or c.max_steps != study_steps(study.config):
+            continue
+        rows.append(
+            {
+                "Model": outcome.run.model,
+                "FLOPs of vanilla-15%": measured(
+                    [100 / r.flops["speedup_over_vanilla_15"] for r in outcome.ended.values()][:1], 0
+                )
+                + "%",
+                "Perplexity at [MASK]s": measured(outcome.metric("eval_perplexity_masked").values()),
+                "Average score": measured(averages(outcome.comparison).values()),
+            }
+        )
+    return Table(rows, "")
+
+
+def _cost(study: Study) -> Table:
+    """Hours of computation by stage, all threads counted once."""
+    rows, total = [], 0.0
+    for stage, key in (("pretrain", "train_seconds"), ("finetune", "train_seconds"), ("mutual_information", None)):
+        records = [r for r in study.records[stage] if r.failure is None]
+        seconds = [sum(v for k, v in r.timing.items() if k.endswith("seconds") and key in (None, k)) for r in records]
+        threads = [float(r.environment["hardware"].get("threads", 1)) for r in records]
+        hours = sum(s * t for s, t in zip(seconds, threads, strict=True)) / 3600
+        total += hours
+        rows.append({"Stage": stage.replace("_", " "), "Runs": f"{len(records):,}", "Core-hours": f"{hours:.2f}"})
+    rows.append({"Stage": "all", "Runs": "", "Core-hours": f"{total:.2f}"})
+    return Table(rows, "")
+
+
+TABLES: Mapping[str, Callable[[Study], Table]] = {
+    "results": _results,
+    "claims": lambda study: claim_table(study.claims),
+    "findings": lambda study: finding_table(study.claims),
+    "differences": lambda study: difference_table(study.outcomes, study.config),
+    "swap": lambda study: swap_table(study.outcomes),
+    "scaling": lambda study: scaling_table_of_studies(study.outcomes, study.config),
+    "budget": lambda study: budget_table(study.outcomes),
+    "learned": lambda study: learned_table(study.outcomes, study.config, study.records["finetune"]),
+    "cost": _cost,
+}
+
+
+def render(text: str, studies: dict[str, Study]) -> str:
+    """A document with its tables written anew.
+
+    Args:
+        text: of the document.
+        studies: by preset; what is missing is added.
+
+    Raises:
+        StudyError: a table of another name.
+    """
+
+    def table(match: re.Match[str]) -> str:
+        start, preset, name, _, end = match.groups()
+        if name not in TABLES:
+            raise StudyError(f"no table {name!r} is known: expected one of {', '.join(TABLES)}")
+        if preset not in studies:
+            studies[preset] = Study(preset)
+        return f"{start}{TABLES[name](studies[preset]).markdown()}\n{end}"
+
+    return _BLOCK.sub(table, text)
+
+
+def outdated(write: bool = False) -> list[str]:
+    """Documents whose tables are not those of the records; with `write` they are brought up to date."""
+    studies: dict[str, Study] = {}
+    found = []
+    for name in DOCUMENTS:
+        path: Path = PROJECT_ROOT / name
+        if not path.exists():
+            continue
+        text = path.read_text(encoding="utf-8")
+        if (new := render(text, studies)) != text:
+            found.append(name)
+            if write:
+                with atomic_file(path) as temporary:
+                    temporary.write_text(new, encoding="utf-8")
+    return found
+
+
+@command_line
+def main() -> None:
+    """Write the tables of all documents anew."""
+    changed = outdated(write=True)
+    print("\n".join(f"{name}: written" for name in changed) or "all tables are up to date")
+
+
+if __name__ == "__main__":
+    main()
