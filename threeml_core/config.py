@@ -193,7 +193,7 @@ class StudyConfig:
     )
     ablation_seeds: Optional[int] = parameter(None, "fine-tuning seeds of all but Table 3; None: seeds")
     plan_only: bool = parameter(False, "run nothing: 01 to 08 show what the records say, 04 to 06 with the plan")
-    workers: int = parameter(1, "04 to 06: processes at once, the cores divided among them; 1: none but this")
+    workers: int = parameter(1, "03 to 06: processes at once, the cores divided among them; 1: none but this")
     engine: str = parameter(
         "inline", "what does the runs of 03 to 06: inline (this host) | ray (a cluster)", ("inline", "ray")
     )

@@ -174,7 +174,7 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
     jobs = plan_jobs(setting)
     baselines = {name: baseline_job(examples, config) for name, examples in data.items()}
     everything = [*baselines.values(), *(job for of_task in jobs.values() for job in of_task)]
-    records = run_jobs(everything, config, log)
+    records = run_jobs(everything, config, log, config.workers)
     of_task = {name: [records[job.run_id] for job in of] for name, of in jobs.items()}
     words = {name: records[job.run_id] for name, job in baselines.items()}
     return glue_study(config, encoder.checkpoint, encoder.pretraining, of_task, words)
