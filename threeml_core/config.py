@@ -189,7 +189,7 @@ class StudyConfig:
     equal_budget: bool = parameter(False, "Table 3: the 3ML models also with the FLOPs of vanilla at 15%")
     pretrain_seeds: int = parameter(1, "pre-training seeds of each run: seed, seed + 1, ...; one gives no verdict")
     ablation_pretrain_seeds: Optional[int] = parameter(
-        None, "pre-training seeds of runs that only ablations need (Figures 3 and 5, Table 2); None: pretrain_seeds"
+        None, "pre-training seeds of what only ablations need; None: pretrain_seeds"
     )
     ablation_seeds: Optional[int] = parameter(None, "fine-tuning seeds of all but Table 3; None: seeds")
     plan_only: bool = parameter(False, "run nothing: 01 to 08 show what the records say, 04 to 06 with the plan")

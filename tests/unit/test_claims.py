@@ -8,10 +8,19 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from tests.study_records import finetuned, pretrained, record
-from threeml_core.claims import Claim, Finding, claims, mean_interval
+from threeml_core.claims import (
+    Claim,
+    Finding,
+    claims,
+    detectable_difference,
+    difference_interval,
+    mean_interval,
+)
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import printed_values
 from threeml_core.study import Outcome, StudyRun, find_outcomes, study_runs
@@ -249,3 +258,31 @@ def test_lists_of_one_value_compare_nothing() -> None:
     config = CONFIG.replace(study_widths="512", study_depths="2", study_splits="80-20-0")
     found = {claim.name: claim for claim in claims(config, study(config, noisy(1, 0.1)), ())}
     assert [found[name].verdict for name in ("C4", "C5", "C6")] == ["not run"] * 3
+
+
+@pytest.mark.parametrize(("seeds", "shift"), [(3, 3.2640), (4, 2.1279), (5, 1.6820), (10, 0.9960), (20, 0.6601)])
+def test_the_smallest_difference_that_shows(seeds: int, shift: float) -> None:
+    """Against power tables of the t-test (two-sided 5%, power 80%), and against draws."""
+    assert detectable_difference(2.0, seeds) == pytest.approx(2 * shift, rel=2e-3)
+    rng = np.random.default_rng(0)
+    draws = rng.normal(shift, 1, (4000, seeds))
+    seen = sum(found.low > 0 for found in map(mean_interval, draws.tolist()))
+    assert seen / 4000 == pytest.approx(0.8, abs=0.02)
+
+
+def test_what_one_seed_shows() -> None:
+    assert detectable_difference(1.0, 1) == math.inf and detectable_difference(0.0, 2) == 0
+    assert Finding("x", "", 0, math.inf, (1.0,)).detectable is None
+    assert Finding("x", "", 0, math.inf, (1.0, 2.0, 3.0)).detectable == pytest.approx(3.264, rel=2e-3)
+
+
+def test_the_interval_of_a_difference() -> None:
+    """Welch's, against its formula; none where a side has one value."""
+    first, second = [3.0, 4.0, 8.0], [1.0, 1.5]
+    a, b = np.var(first, ddof=1) / 3, np.var(second, ddof=1) / 2
+    freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 1)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(a + b)
+    found = difference_interval(first, second)
+    assert (found.mean, found.low, found.high) == pytest.approx((3.75, 3.75 - half, 3.75 + half))
+    assert difference_interval([1.0], second).low is None and difference_interval([], second).seeds == 0
+    assert difference_interval([2.0, 2.0], [1.0, 1.0]).low == 1.0

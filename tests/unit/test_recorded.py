@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_experiments import study  # noqa: F401  (a fixture)
+from threeml_core.archive import CURVES, RESULTS, read_archive, restore_runs, shown_records, write_archive
 from threeml_core.config import identity_parameters, make_config, parse_arguments
 from threeml_core.errors import DamagedFileError, ParameterError
 from threeml_core.experiments import conduct, corruption_rows, finetune_study, finished_outcomes, prepare
@@ -19,7 +20,6 @@ from threeml_core.mutual_information import mutual_information
 from threeml_core.pretrain import pretrain
 from threeml_core.protocol import compare_results
 from threeml_core.reporting import comparison_of_models, protocol_table
-from threeml_core.reporting.archive import CURVES, RESULTS, read_archive, restore_runs, shown_records, write_archive
 from threeml_core.reporting.commands import finetune_command, pretrain_command
 from threeml_core.results import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record
 from threeml_core.study import study_runs

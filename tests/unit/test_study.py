@@ -10,10 +10,10 @@ from tests.study_records import finetuned, pretrained
 from threeml_core.config import ARCHITECTURES, StudyConfig, identity_parameters, make_config
 from threeml_core.errors import ParameterError
 from threeml_core.paper import printed_values
-from threeml_core.protocol import planned_runs
+from threeml_core.protocol import planned_runs, planned_tasks
 from threeml_core.reporting import study_plan
 from threeml_core.results import RunRecord
-from threeml_core.study import STUDY_MODELS, find_outcomes, study_runs
+from threeml_core.study import STUDY_MODELS, find_outcomes, finetune_configs, study_runs
 
 LARGE = make_config({"preset": "efficient-large"})
 
@@ -236,3 +236,45 @@ def test_rte_from_another_mnli_model_is_another_run() -> None:
     ]
     assert strangers
     assert find_outcomes(FEW, None, trained, [*tuned, *strangers]) == find_outcomes(FEW, None, trained, tuned)
+
+
+# -- sizes and seeds --------------------------------------------------------------------------------------------
+
+
+def test_a_ladder_of_sizes() -> None:
+    """Table 3's models at each size: heads as wide, the decoder in proportion, the preset's own size among them."""
+    config = make_config({"preset": "tiny", "study_sizes": "2x32, 4x48", "equal_budget": True})
+    runs = study_runs(config, ["Table 3", "Scaling"])
+    ladder = [run for run in runs if "Scaling" in run.artefacts]
+    assert [(run.config.architecture, run.config.mask_rate) for run in ladder] == list(STUDY_MODELS) * 3
+    sizes = [(run.config.num_hidden_layers, run.config.hidden_size, run.config.decoder_hidden_size) for run in ladder]
+    assert sizes == [(4, 64, 64)] * 5 + [(2, 32, 32)] * 5 + [(4, 48, 48)] * 5
+    for run in ladder:
+        c = run.config
+        assert c.hidden_size // c.num_attention_heads == c.decoder_hidden_size // c.decoder_num_attention_heads == 16
+        assert c.intermediate_size == 4 * c.hidden_size and c.max_steps == config.max_steps
+    assert [run.artefacts for run in runs if run.config.max_steps != config.max_steps] == [("Table 3",)] * 3
+    assert study_runs(config.replace(study_sizes=None), ["Scaling"]) == []
+    assert all(planned_tasks(each) == planned_tasks(config) for run in ladder for each in finetune_configs(run, config))
+
+
+@pytest.mark.parametrize("sizes", ["2", "2x32,", "2x32,2x32", "0x32", "2x32x4", "x", "2 x 32"])
+def test_bad_sizes(sizes: str) -> None:
+    with pytest.raises(ParameterError, match="expected layers x width of encoders, each once"):
+        make_config({"study_sizes": sizes})
+
+
+def test_a_size_that_no_heads_fill() -> None:
+    with pytest.raises(ParameterError, match="2x40 with a decoder of width 40: expected multiples of 16"):
+        study_runs(make_config({"study_sizes": "2x40"}), ["Scaling"])
+
+
+def test_seeds_of_ablations() -> None:
+    """What only an ablation needs has its own number of seeds; what Table 3 or Table 1 needs has theirs."""
+    config = LARGE.replace(pretrain_seeds=3, ablation_pretrain_seeds=2)
+    for run in study_runs(config):
+        alone = not {"Table 1", "Table 3", "Figure 4"} & set(run.artefacts)
+        assert list(run.seeds) == [0, 1] if alone else [0, 1, 2]
+    assert {len(run.seeds) for run in study_runs(LARGE.replace(pretrain_seeds=3))} == {3}
+    plan = study_plan(config)
+    assert plan.rows[-1][0].endswith("2 to 3 seeds each")

@@ -1,9 +1,9 @@
 """`python -m threeml_core.reporting -p preset tiny`: run the notebooks that are out of date, build the HTML report."""
 
+from threeml_core.archive import from_records
 from threeml_core.config import parse_arguments
 from threeml_core.errors import StudyError, command_line
 from threeml_core.files import PROJECT_ROOT
-from threeml_core.reporting.archive import from_records
 from threeml_core.reporting.execute import execute_notebooks
 from threeml_core.reporting.html import build_report
 

@@ -181,7 +181,7 @@ def study_plan(config: StudyConfig, artefacts: Sequence[str] | None = None) -> T
     """Every pre-training run that tables and figures need at this scale, once, with its cost.
 
     Args:
-        config: of the study; each run is done with `pretrain_seeds` seeds.
+        config: of the study; each run is done with all its seeds.
         artefacts: such as `("Table 2a", "Figure 5")`; None: all.
     """
     rows, total, tunings = [], 0.0, 0
@@ -197,13 +197,14 @@ def study_plan(config: StudyConfig, artefacts: Sequence[str] | None = None) -> T
         del cells["Energy"]  # the sum stands in the title
         rows.append({**setting, **cells, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.artefacts)})
     whole = {"Model": f"all {len(runs)}", "GPU time": _duration(total), "Fine-tunings": f"{tunings:,}"}
-    if config.pretrain_seeds > 1:
-        whole["Model"] += f", {config.pretrain_seeds} seeds each"
+    seeds = sorted({len(run.seeds) for run in runs}) or [1]
+    if seeds[-1] > 1:
+        whole["Model"] += f", {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds each"
     rows.append(whole)
     what = "the whole study" if artefacts is None else ", ".join(artefacts)
     title = (
         f"Pre-training runs of {what}, preset {config.preset}, on {config.gpu_name} at {config.mfu:.0%} MFU: "
         f"{_energy(total * config.gpu_watts)}"
     )
-    note = "; rows are of one seed, the last of all" if config.pretrain_seeds > 1 else ""
+    note = "; rows are of one seed, the last of all" if seeds[-1] > 1 else ""
     return Table(rows, title + note, folded=len(rows) > 20)

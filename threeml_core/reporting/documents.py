@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from threeml_core.archive import from_records
 from threeml_core.claims import averages, claims
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.errors import StudyError, command_line
 from threeml_core.files import PROJECT_ROOT, atomic_file
-from threeml_core.reporting.archive import from_records
 from threeml_core.reporting.comparison import (
     budget_table,
     claim_table,

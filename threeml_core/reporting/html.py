@@ -18,11 +18,11 @@ from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.formatters import HtmlFormatter
 
+from threeml_core.archive import CURVES, RESULTS, shown_records, write_archive
 from threeml_core.claims import claims
 from threeml_core.config import StudyConfig
 from threeml_core.errors import StudyError
 from threeml_core.files import PROJECT_ROOT, atomic_folder
-from threeml_core.reporting.archive import CURVES, RESULTS, shown_records, write_archive
 from threeml_core.reporting.comparison import claim_table, plateau_note, plot_comparison, seeds_statement
 from threeml_core.reporting.figures import Figure
 from threeml_core.reporting.tables import Table
