@@ -220,3 +220,79 @@ def test_every_run_is_named(outcomes: list[Outcome]) -> None:
                 for found in study[seed].records.values() if seed in study else ():
                     assert all(r.run_id in text for r in found)
     assert math.isclose(len(re.findall(r"\bdone\b", text)), 36 * 3)
+
+
+# -- scaling, and whether pre-training helps ------------------------------------------------------------------------
+
+
+def test_the_ladder() -> None:
+    """Each model against vanilla-40% of its own size, the smallest encoder first."""
+    config = LARGE.replace(study_sizes="2x128,4x256", pretrain_seeds=2)
+    trained, tuned = [], []
+    for run in study_runs(config, ["Scaling"]):
+        c = run.config
+        for seed in run.seeds:
+            loss = 4 - c.hidden_size / 1000 + (0.2 if c.architecture == "self" else 0) + 0.01 * seed
+            trained.append(pretrained(run, seed, eval_loss=loss, eval_perplexity_masked=math.exp(loss)))
+            score = 0.5 + (c.hidden_size / 10_000) * (2 if c.architecture == "self" else 1)
+            tuned += finetuned(run, trained[-1], config, dict.fromkeys(TASKS, score))
+    found = find_outcomes(config, ["Scaling"], trained, tuned)
+    table = reporting.scaling_table_of_studies(found, config)
+    sizes = ["2 × 128", "4 × 256", "24 × 1024"]
+    assert list(dict.fromkeys(cells(table, "Encoder"))) == sizes and len(table.rows) == 15
+    assert cells(table, "Loss against vanilla-40% (nats)", Model="3ML_self-40%") == ["+0.200 ± 0.000"] * 3
+    assert cells(table, "Loss against vanilla-40% (nats)", Model="vanilla-40%") == ["—"] * 3
+    gains = cells(table, "Average against vanilla-40% (points)", Model="3ML_self-50%")
+    assert gains == ["+1.3 ± 0.0", "+2.6 ± 0.0", "+10.2 ± 0.0"]
+    commands = dict(table.commands)
+    assert "-p num_hidden_layers 2 -p hidden_size 128" in commands["3ML_self-50%, hidden_size 128: scores"]
+    alt = reporting.plot_scaling_of_studies(found).alt
+    assert "2 × 128, 4 × 256, 24 × 1024" in alt and f"3ML_self-40%: {math.exp(4.077):.1f}" in alt
+    assert reporting.scaling_table_of_studies([], LARGE).rows == [["one size: set study_sizes"]]
+    assert "not run" in reporting.plot_scaling_of_studies([]).alt
+
+
+@pytest.mark.parametrize(
+    ("untrained", "verdict"),
+    [
+        ([0.60, 0.61, 0.62], "vanilla-15%, vanilla-40%, 3ML_self-40%, 3ML_self-50%, 3ML_cross-40%"),
+        ([0.9], "undecided"),
+        ([0.7, 0.8, 0.95], "undecided"),
+        ([], "not run"),
+    ],
+)
+def test_does_pretraining_help(outcomes: list[Outcome], untrained: list[float], verdict: str) -> None:
+    trained = next(iter(next(o for o in outcomes if o.comparison).comparison.values())).records["sst2"][0]
+    tuning = [
+        dataclasses.replace(
+            trained,
+            run_id=f"sst2-s{seed}-0000000000",
+            identity={**trained.identity, "seed": seed},
+            data={**trained.data, "checkpoint": "random:x", "task": "sst2", "encoder_parameters": 5},
+            metrics={**trained.metrics, "score": score},
+        )
+        for seed, score in enumerate(untrained)
+    ]
+    sized = [
+        dataclasses.replace(
+            o,
+            comparison={
+                seed: dataclasses.replace(
+                    d,
+                    records={
+                        name: tuple(dataclasses.replace(r, data={**r.data, "encoder_parameters": 5}) for r in of)
+                        for name, of in d.records.items()
+                    },
+                )
+                for seed, d in o.comparison.items()
+            },
+        )
+        for o in outcomes
+    ]
+    table = reporting.learned_table(sized, LARGE, tuning)
+    assert cells(table, "Pre-training helps", Task="SST-2") == [verdict]
+    assert cells(table, "3ML_self-50%", Task="SST-2") == ["85.1 ± 0.2"]
+    assert cells(table, "Constant answer", Task="SST-2") == ["30.0"]
+    assert cells(table, "Pre-training helps", Task="RTE") == ["not run"]
+    names = {record.run_id for record in tuning}
+    assert {row[0] for row in reporting.untrained_table(sized, tuning).rows} == (names or {"not run"})
