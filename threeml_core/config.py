@@ -773,7 +773,7 @@ def load_preset(name: str) -> dict[str, Any]:
 
 
 def make_config(given: Mapping[str, Any]) -> StudyConfig:
-    """Preset values overlaid with `given`; a given None means "not given".
+    """Preset values overlaid with `given`, where None means "not given"; a given corpus brings its own validation text.
 
     Raises:
         ParameterError: unknown name (with the nearest known one), wrong type, out of range.
@@ -783,6 +783,8 @@ def make_config(given: Mapping[str, Any]) -> StudyConfig:
     given = {name: _coerce(name, value, "") for name, value in given.items() if value is not None}
     preset = given.get("preset", "tiny")
     values = load_preset(preset)
+    if "corpus" in given:
+        values.pop("validation_corpus", None)  # it belongs to the preset's own text
     sources = dict.fromkeys(values, f"preset {preset}") | dict.fromkeys(given, "given")
     return StudyConfig(**{**values, **given, "preset": preset}, sources=sources)
 

@@ -154,3 +154,12 @@ def test_corruption_counts_by_hand() -> None:
     assert corruption_counts(128, 0.4, "80-10-10") == (41, 5, 5)
     assert corruption_counts(128, 0.5, "80-10-10") == (51, 7, 6)
     assert corruption_counts(100, 0.3, "80-10-10") == (24, 3, 3)
+
+
+def test_a_given_corpus_brings_its_own_validation_text() -> None:
+    """The preset's validation text belongs to the preset's text."""
+    assert make_config({"preset": "small"}).validation_corpus == "data/corpus/validation.txt.xz"
+    own = make_config({"preset": "small", "corpus": "/data/text"})
+    assert own.validation_corpus is None and own.sources["validation_corpus"] == "default"
+    both = make_config({"preset": "small", "corpus": "/data/text", "validation_corpus": "/data/held"})
+    assert both.validation_corpus == "/data/held"

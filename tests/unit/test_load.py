@@ -166,7 +166,7 @@ def test_every_run_of_a_fine_tuning(records: list[RunRecord]) -> None:
     for record in tuned:
         of_task.setdefault(record.identity["task"], []).append(record)
     results = [
-        TaskResult(GLUE_TASKS[name], tuple(of), tuple(of[:5]), (), {}, 0.8, 0.7, 0.9, 0.3, {}, of[0])
+        TaskResult(GLUE_TASKS[name], tuple(of), tuple(of[:5]), {}, 0.8, 0.7, 0.9, 0.3, {}, of[0])
         for name, of in of_task.items()
     ]
     found = GlueStudy("model", "self", "model", tuple(results))
