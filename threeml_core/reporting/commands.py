@@ -45,17 +45,18 @@ def commands_of(
     for outcome in outcomes:
         run = outcome.run
         label = run.model + (f", {key} {getattr(run.config, key)}" if key else "")
-        found.append((f"{label}: perplexity", pretrain_command(run, run.seeds[0])))
+        said = _seeds_said(run.seeds)
+        found.append((f"{label}: perplexity, {said}", pretrain_command(run, run.seeds[0])))
         if artefact in (*ON_ALL_TASKS, *ABLATIONS):
             tuned = finetune_command(run, config, run.seeds[0], artefact in ABLATIONS)
-            found.append((f"{label}: scores", tuned))
+            found.append((f"{label}: scores, {said}", tuned))
     return found
 
 
-def seeds_said(seeds: Sequence[int]) -> str:
+def _seeds_said(seeds: Sequence[int]) -> str:
     """Which runs a mean is over."""
-    others = ", ".join(map(str, seeds[1:]))
-    return f"seed {seeds[0]}" + (f"; with {others} in its place the other seeds of the mean" if others else "")
+    others = " or ".join(map(str, seeds[1:]))
+    return f"seed {seeds[0]}" + (f" (the mean is also over {others} in its place)" if others else "")
 
 
 def _papermill(notebook: str, base: StudyConfig, asked: StudyConfig, names: Iterable[str]) -> str:
