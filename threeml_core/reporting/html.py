@@ -224,10 +224,9 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
 
 
 def _without_times(path: Path) -> str:
-    """An executed notebook without the clock: when cells ran and for how long is no result, and differs every time."""
+    """An executed notebook without the clock: when cells ran, how long, and in which Python, is no result."""
     notebook = nbformat.read(path, 4)
-    notebook.metadata.pop("papermill", None)
-    notebook.metadata.pop("threeml", None)
+    notebook.metadata = {"kernelspec": notebook.metadata.get("kernelspec", {}), "language_info": {"name": "python"}}
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         for name in ("papermill", "execution"):

@@ -1,0 +1,69 @@
+"""The replication's pages: made again from the committed records alone, they are the committed pages."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from threeml_core.archive import CURVES, RESULTS, from_records, read_archive
+from threeml_core.config import identity_parameters, make_config, parse_arguments
+from threeml_core.files import PROJECT_ROOT
+from threeml_core.reporting.documents import outdated
+from threeml_core.reporting.execute import execute_notebooks
+from threeml_core.reporting.html import build_report
+
+REPORT = PROJECT_ROOT / "reports" / "small"
+pytestmark = pytest.mark.skipif(not (REPORT / RESULTS).exists(), reason="the replication has no committed records yet")
+
+
+@pytest.fixture(scope="module")
+def again(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make report PRESET=small` makes, in another folder."""
+    config = from_records(make_config({"preset": "small"}), REPORT)
+    folder, failed = execute_notebooks(config)
+    assert failed == []
+    output = tmp_path_factory.mktemp("report") / "small"
+    shutil.copytree(REPORT, output)
+    build_report(folder, output, config)
+    return output
+
+
+def test_the_same_pages(again: Path) -> None:
+    assert {path.name for path in again.iterdir()} == {path.name for path in REPORT.iterdir()}
+    for path in REPORT.iterdir():
+        assert (again / path.name).read_bytes() == path.read_bytes(), f"{path.name}: run `make report PRESET=small`"
+
+
+def test_tables_in_documents_are_those_of_the_records() -> None:
+    assert outdated() == [], "run `python -m threeml_core.reporting.documents`"
+
+
+def test_every_printed_command_is_the_run_beside_it() -> None:
+    """Read by the command line's own parser, each asks for a run whose record is there."""
+    trained = [record.identity for record in read_archive(REPORT) if record.stage == "pretrain"]
+    commands = set()
+    for path in REPORT.glob("*.ipynb"):
+        commands |= set(
+            re.findall(r"papermill notebooks/0[23]_\w+\.ipynb out\.ipynb -p preset small[^\\<\n\"]*", path.read_text())
+        )
+    assert len(commands) > 30
+    for command in commands:
+        config = parse_arguments("", shlex.split(command)[3:])
+        wanted = identity_parameters(
+            config if config.pretrain_seed is None else config.replace(seed=config.pretrain_seed)
+        )
+        known = {name: value for name, value in wanted.items() if value is not None}
+        assert any(known.items() <= identity.items() for identity in trained), command
+
+
+def test_no_text_of_others_in_it() -> None:
+    """Records and pages hold counts, scores and names, no sentence of the corpus or of a task."""
+    for line in (REPORT / CURVES).read_text(encoding="utf-8").splitlines():
+        for values in json.loads(line)["lines"]:
+            assert all(isinstance(value, int | float) for value in values.values())
+    assert "this page is made of records, which hold no text" in (REPORT / "01_prepare_data.html").read_text()
