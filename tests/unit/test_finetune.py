@@ -107,6 +107,7 @@ def given(glue: Path, tmp_path: Path) -> dict[str, object]:
         "runs_dir": str(tmp_path / "runs"),
         "max_length": 32,
         "seeds": 2,
+        "workers": 1,
         "finetune_learning_rates": "3e-3",
         "finetune_batch_sizes": "16",
         "finetune_epochs": "2",
