@@ -29,9 +29,6 @@ LUGGAGE = Path("runs") / PRESET
 SECONDS = 600
 """Time for all of it."""
 
-LIMITS = {"seeds": 1, "max_train_examples": 4000, "finetune_epochs": "2", "finetune_large_epochs": "2"}
-"""Forty fine-tunings in place of the preset's many, for the time there is."""
-
 HUNDREDTH = {
     "num_hidden_layers": 2,
     "hidden_size": 64,
@@ -109,7 +106,7 @@ def main() -> None:
         raise ParameterError("no GPU here; `scripts/ten_minute_gpu.sh --rehearse` tries everything on a CPU")
     out = Path(options.arguments[0] if options.arguments else PRESET)
     out.mkdir(parents=True, exist_ok=True)
-    given = {"preset": PRESET, "corpus": str(LUGGAGE / "text"), "glue": str(LUGGAGE / "glue"), **LIMITS}
+    given = {"preset": PRESET, "corpus": str(LUGGAGE / "text"), "glue": str(LUGGAGE / "glue")}
     config = make_config({**given, "runs_dir": str(out / "runs"), **(HUNDREDTH if options.rehearse else {})})
     left_out = run(config, began + SECONDS)
     records = [record for stage in STAGES for record in load_records(config.runs_dir, stage)]

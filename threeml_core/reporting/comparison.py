@@ -22,6 +22,7 @@ from threeml_core.results import RunRecord
 from threeml_core.study import (
     ABLATIONS,
     COMPARISON,
+    FINETUNE_MATCH,
     ON_ALL_TASKS,
     SCALING,
     Downstream,
@@ -598,9 +599,9 @@ def untrained_table(outcomes: Sequence[Outcome], finetuning: Iterable[RunRecord]
 
 
 def _without_pretraining(outcomes: Iterable[Outcome], finetuning: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Task -> fine-tunings of encoders without their training, of the size of these outcomes' encoders."""
-    sizes = {
-        record.data["encoder_parameters"]
+    """Task -> fine-tunings of encoders without their training, of these outcomes' size and fine-tuned as they were."""
+    known = {
+        _tuned_how(record)
         for outcome in outcomes
         for study in outcome.comparison.values()
         for of in study.records.values()
@@ -608,9 +609,15 @@ def _without_pretraining(outcomes: Iterable[Outcome], finetuning: Iterable[RunRe
     }
     found: dict[str, list[RunRecord]] = {}
     for record in finetuning:
-        if record.data["checkpoint"].startswith(RANDOM) and record.data["encoder_parameters"] in sizes:
+        if record.data["checkpoint"].startswith(RANDOM) and _tuned_how(record) in known:
             found.setdefault(record.data["task"], []).append(record)
     return found
+
+
+def _tuned_how(record: RunRecord) -> tuple[Any, ...]:
+    """Size of the encoder, task, point of the grid, and what else decides a fine-tuning."""
+    point = [record.identity[name] for name in ("task", "learning_rate", "batch_size", "epochs")]
+    return (record.data["encoder_parameters"], *point, *(record.parameters[name] for name in FINETUNE_MATCH))
 
 
 # -- 06: scaling --------------------------------------------------------------------------------------------------
