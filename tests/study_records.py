@@ -73,7 +73,7 @@ def finetuned(
                     metrics={
                         **metrics,
                         "score": sum(metrics.values()) / len(metrics),
-                        "chance": dict.fromkeys(task.metric_keys, chance),
+                        "constant_answers": [dict.fromkeys(task.metric_keys, chance)],
                         "undefined": [],
                     },
                     data={

@@ -28,7 +28,7 @@ from threeml_core.errors import CheckpointError, ParameterError, TrainingError, 
 from threeml_core.files import atomic_file, exclusive, fingerprint, project_path
 from threeml_core.jobs import Job
 from threeml_core.log import Log, print_line
-from threeml_core.metrics import chance_metrics, task_metrics, task_score
+from threeml_core.metrics import constant_answers, task_metrics, task_score
 from threeml_core.optim import linear_warmup_decay, parameter_groups, set_learning_rate
 from threeml_core.predictions import FILE, Predictions, load_predictions, write_parquet
 from threeml_core.protocol import (
@@ -398,7 +398,9 @@ def _write(
     start = start_of(data.task, config)
     from_subset = start is not None and setting.data[start].is_subset
     lengths = setting.encoded[run.task].splits["train"].lengths
-    metrics = {**trained.metrics, "chance": chance_metrics(data.task, trained.answers.splits)} if trained else {}
+    metrics = (
+        {**trained.metrics, "constant_answers": constant_answers(data.task, trained.answers.splits)} if trained else {}
+    )
     record = RunRecord(
         stage=STAGE,
         run_id=folder.name,

@@ -269,17 +269,11 @@ def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
 
 def chance_level(task: Task, splits: Splits) -> float:
     """Score of the best constant answer on these labels: the majority class, or 0 for a correlation."""
-    return max(task_score(task, values) for values in _constant_answers(task, splits))
+    return max(task_score(task, values) for values in constant_answers(task, splits))
 
 
-def chance_metrics(task: Task, splits: Splits) -> dict[str, float]:
-    """The best that a constant answer reaches in each metric; not the same answer in each."""
-    answers = _constant_answers(task, splits)
-    return {key: max(values[key] for values in answers) for key in task.metric_keys}
-
-
-def _constant_answers(task: Task, splits: Splits) -> list[dict[str, float]]:
-    """Metrics of every constant answer; of a regression: zero."""
+def constant_answers(task: Task, splits: Splits) -> list[dict[str, float]]:
+    """Metrics of every constant answer, in the order of the labels; of a regression: zero."""
     if not task.labels:
         return [dict.fromkeys(task.metric_keys, 0.0)]
     return [

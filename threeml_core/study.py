@@ -256,14 +256,14 @@ class Downstream:
 
     @property
     def chance(self) -> float:
-        """What constant answers give as the average; nan: the records do not say."""
+        """What the best constant answer to each task gives as the average; nan: the records do not say."""
         values = []
         for task in self.tasks:
             ended = [record for record in self.records.get(task.name, ()) if record.failure is None]
-            known = ended[0].metrics.get("chance") if ended else None
-            if known is None:
+            answers = ended[0].metrics.get("constant_answers") if ended else None
+            if answers is None:
                 return math.nan
-            values.append(self._number(task, known))
+            values.append(max(self._number(task, answer) for answer in answers))
         return statistics.fmean(values)
 
 

@@ -170,5 +170,6 @@ def test_chance_is_the_best_constant_answer() -> None:
     assert metrics.chance_level(GLUE_TASKS["mrpc"], answers) == pytest.approx((6 / 7 + 0.75) / 2)
     assert metrics.chance_level(GLUE_TASKS["cola"], answers) == 0
     assert metrics.chance_level(GLUE_TASKS["stsb"], {"": (labels.astype(float), labels.astype(float))}) == 0
-    assert metrics.chance_metrics(GLUE_TASKS["mrpc"], answers) == pytest.approx({"f1": 6 / 7, "accuracy": 0.75})
-    assert metrics.chance_metrics(GLUE_TASKS["stsb"], answers) == {"pearson": 0, "spearman": 0}
+    no, yes = metrics.constant_answers(GLUE_TASKS["mrpc"], answers)
+    assert no == {"f1": 0, "accuracy": 0.25} and yes == pytest.approx({"f1": 6 / 7, "accuracy": 0.75})
+    assert metrics.constant_answers(GLUE_TASKS["stsb"], answers) == [{"pearson": 0, "spearman": 0}]

@@ -574,7 +574,8 @@ def learned_table(outcomes: Sequence[Outcome], config: StudyConfig, finetuning: 
             row[outcome.run.model] = measured(values)
             if of:
                 first = best_of_seeds(of[0].records[task.name])[0]
-                row["Constant answer"] = f"{100 * task_score(task, first.metrics['chance']):.1f}"
+                constant = max(task_score(task, answer) for answer in first.metrics["constant_answers"])
+                row["Constant answer"] = f"{100 * constant:.1f}"
             gain = difference_interval(values, base)
             if gain.low is not None and gain.low > 0:
                 helps.append(outcome.run.model)
