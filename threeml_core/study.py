@@ -257,14 +257,14 @@ class Downstream:
     @property
     def chance(self) -> float:
         """What the best constant answer to each task gives as the average; nan: the records do not say."""
-        values = []
-        for task in self.tasks:
-            ended = [record for record in self.records.get(task.name, ()) if record.failure is None]
-            answers = ended[0].metrics.get("constant_answers") if ended else None
-            if answers is None:
-                return math.nan
-            values.append(max(self._number(task, answer) for answer in answers))
-        return statistics.fmean(values)
+        values = [self.constant(task) for task in self.tasks]
+        return math.nan if None in values else statistics.fmean(value for value in values if value is not None)
+
+    def constant(self, task: Task) -> float | None:
+        """`score` of the best constant answer to a task; None: the records do not say."""
+        ended = [record for record in self.records.get(task.name, ()) if record.failure is None]
+        answers = ended[0].metrics.get("constant_answers") if ended else None
+        return max(self._number(task, answer) for answer in answers) if answers else None
 
 
 @dataclasses.dataclass(frozen=True)

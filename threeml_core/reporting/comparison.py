@@ -11,7 +11,6 @@ import matplotlib.ticker
 
 from threeml_core.claims import Claim, Finding, averages, difference_interval, mean_interval, wall_clock_speedup
 from threeml_core.config import KINDS, MODEL_NAMES, RANDOM, StudyConfig
-from threeml_core.metrics import task_score
 from threeml_core.paper import PrintedValue, printed_values
 from threeml_core.protocol import best_of_seeds
 from threeml_core.reporting.commands import commands_of, finetune_command, pretrain_command
@@ -573,9 +572,8 @@ def learned_table(outcomes: Sequence[Outcome], config: StudyConfig, finetuning: 
             values = [100 * score for d in of if (score := d.score(task)) is not None]
             row[outcome.run.model] = measured(values)
             if of:
-                first = best_of_seeds(of[0].records[task.name])[0]
-                constant = max(task_score(task, answer) for answer in first.metrics["constant_answers"])
-                row["Constant answer"] = f"{100 * constant:.1f}"
+                constant = of[0].constant(task)
+                row["Constant answer"] = MISSING if constant is None else f"{100 * constant:.1f}"
             gain = difference_interval(values, base)
             if gain.low is not None and gain.low > 0:
                 helps.append(outcome.run.model)

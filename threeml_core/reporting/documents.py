@@ -31,6 +31,9 @@ from threeml_core.study import COMPARISON, Outcome, find_outcomes, study_steps
 DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
 """Files, relative to the project, that hold such tables."""
 
+CORE_WATTS = 10.0
+"""Power of one busy core, assumed: 280 W over a server's 64 cores, doubled for all around it, rounded up."""
+
 _BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 
 
@@ -70,7 +73,7 @@ def _results(study: Study) -> Table:
 
 
 def _cost(study: Study) -> Table:
-    """Hours of computation by stage, all threads counted once."""
+    """Hours of training (of mutual information: of all of it) by stage, times threads, and energy at `CORE_WATTS`."""
     rows, total = [], 0.0
     for stage, key in (("pretrain", "train_seconds"), ("finetune", "train_seconds"), ("mutual_information", None)):
         records = [r for r in study.records[stage] if r.failure is None]
@@ -78,9 +81,13 @@ def _cost(study: Study) -> Table:
         threads = [float(r.environment["hardware"].get("threads", 1)) for r in records]
         hours = sum(s * t for s, t in zip(seconds, threads, strict=True)) / 3600
         total += hours
-        rows.append({"Stage": stage.replace("_", " "), "Runs": f"{len(records):,}", "Core-hours": f"{hours:.2f}"})
-    rows.append({"Stage": "all", "Runs": "", "Core-hours": f"{total:.2f}"})
-    return Table(rows, "")
+        rows.append(_cost_row(stage.replace("_", " "), f"{len(records):,}", hours))
+    return Table([*rows, _cost_row("all", "", total)], "")
+
+
+def _cost_row(stage: str, runs: str, hours: float) -> dict[str, str]:
+    energy = f"{hours * CORE_WATTS / 1000:.3f}"
+    return {"Stage": stage, "Runs": runs, "Core-hours": f"{hours:.2f}", f"kWh, at {CORE_WATTS:g} W a core": energy}
 
 
 TABLES: Mapping[str, Callable[[Study], Table]] = {
