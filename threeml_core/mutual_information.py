@@ -25,7 +25,6 @@ from transformers.utils import logging as transformers_logging
 import threeml_core.models  # noqa: F401  (registers the three models)
 from threeml_core.clustering import Rows, cluster
 from threeml_core.config import (
-    ARCHITECTURES,
     INFORMATION_PARAMETERS,
     MODEL_NAMES,
     PARAMETERS,
@@ -46,7 +45,7 @@ from threeml_core.pretrain import pretrain
 from threeml_core.recorded import information
 from threeml_core.results import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
 from threeml_core.states import Forward, Sample, collect_states, draw_sample, refuse_absent, states_in_memory
-from threeml_core.study import study_steps, variant
+from threeml_core.study import information_configs
 from threeml_core.sweep import run_all
 
 STAGE = "mutual_information"
@@ -101,9 +100,7 @@ def chosen_runs(config: StudyConfig, log: Log = print_line) -> list[Path]:
         StudyError: see `checked_sample`.
     """
     if config.runs is None:
-        seeds = range(config.seed, config.seed + config.pretrain_seeds)
-        steps = study_steps(config)
-        configs = [variant(config, architecture=a, seed=s, max_steps=steps) for s in seeds for a in ARCHITECTURES]
+        configs = information_configs(config)
         data = prepare_data(config, log)
         for each in configs:
             checked_sample(each, data)

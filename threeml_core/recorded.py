@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from threeml_core.config import (
-    ARCHITECTURES,
     BENCHMARK_PARAMETERS,
     DATA_PARAMETERS,
     INFORMATION_PARAMETERS,
@@ -24,10 +23,9 @@ from threeml_core.study import (
     FINETUNE_MATCH,
     Point,
     has_parameters,
+    information_configs,
     is_pretraining_of,
     point_of,
-    study_steps,
-    variant,
     with_their_starts,
 )
 from threeml_core.tasks import select_tasks
@@ -57,9 +55,7 @@ def pretrainings(config: StudyConfig) -> list[RunRecord]:
     Raises:
         ParameterError: there is none of one of them.
     """
-    seeds = range(config.seed, config.seed + config.pretrain_seeds)
-    steps = study_steps(config)
-    return [pretraining(variant(config, architecture=a, seed=s, max_steps=steps)) for s in seeds for a in ARCHITECTURES]
+    return [pretraining(each) for each in information_configs(config)]
 
 
 def information(config: StudyConfig) -> list[RunRecord]:

@@ -179,6 +179,13 @@ def variant(config: StudyConfig, **changes: Any) -> StudyConfig:
     return config.replace(**changes)
 
 
+def information_configs(config: StudyConfig) -> list[StudyConfig]:
+    """Of the pre-trainings behind Table 1 and Figure 4: vanilla, 3ML_self and 3ML_cross with each pre-training seed."""
+    seeds = range(config.seed, config.seed + config.pretrain_seeds)
+    steps = study_steps(config)
+    return [variant(config, architecture=a, seed=s, max_steps=steps) for s in seeds for a in ARCHITECTURES]
+
+
 def equal_budget_steps(config: StudyConfig, steps: int) -> int:
     """Updates that cost as many FLOPs as `steps` updates of the vanilla model at 15%.
 
