@@ -89,10 +89,9 @@ class ArmSpeed:
 def speeds(record: RunRecord) -> list[ArmSpeed]:
     """The arms of a record, in its order; none if speed was not measured or the record was too noisy."""
     metrics, parameters = record.metrics, record.parameters
-    if "turns" not in metrics or metrics["too_noisy"]:
+    seconds = _seconds(record)
+    if not seconds:
         return []
-    seconds = {name: np.array(turns["seconds"]) for name, turns in metrics["turns"].items()}
-    seconds[BASELINE] = (seconds[BASELINE] + seconds[AGAIN]) / 2
     tokens = parameters["batch_size"] * parameters["sequence_length"]
     found = []
     for name, about in metrics["arms"].items():
@@ -119,6 +118,26 @@ def speeds(record: RunRecord) -> list[ArmSpeed]:
             )
         )
     return found
+
+
+def conversions(record: RunRecord, arm: str) -> tuple[float, ...]:
+    """Round by round, an arm's speed-up over vanilla at 15% divided by the same ratio of FLOPs.
+
+    Empty: that was not measured, or the record was too noisy.
+    """
+    seconds = _seconds(record)
+    if arm not in seconds:
+        return ()
+    expected = record.flops[BASELINE] / record.flops[arm]
+    return tuple((seconds[BASELINE] / seconds[arm] / expected).tolist())
+
+
+def _seconds(record: RunRecord) -> dict[str, np.ndarray]:
+    """Arm -> (rounds,) seconds of an update, the baseline's two turns averaged; empty: not measured, or too noisy."""
+    if "turns" not in record.metrics or record.metrics["too_noisy"]:
+        return {}
+    seconds = {name: np.array(turns["seconds"]) for name, turns in record.metrics["turns"].items()}
+    return {**seconds, BASELINE: (seconds[BASELINE] + seconds[AGAIN]) / 2}
 
 
 def noise(record: RunRecord) -> Interval | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from threeml_core.claims import (
 )
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import printed_values
+from threeml_core.results import RunRecord
 from threeml_core.study import Outcome, StudyRun, find_outcomes, study_runs
 
 SEEDS = 3
@@ -207,6 +209,32 @@ def test_mutual_information_is_paired_by_seed() -> None:
     assert next(c for c in claims(CONFIG, outcomes, strangers) if c.name == "C8").verdict == "not run"
 
 
+def test_the_clock_of_a_benchmark_comes_first() -> None:
+    """Its rounds are what is judged, of the newest one of these models, unless the machine was noisy."""
+
+    def benchmark(seconds: list[float], too_noisy: bool = False, **changes: Any) -> RunRecord:
+        turns = {"vanilla-15": [2.0, 2.2, 2.1], "vanilla-15 again": [2.0, 2.0, 2.1], "self-50": seconds}
+        return record(
+            "benchmark",
+            "large",
+            CONFIG.replace(**changes),
+            metrics={"turns": {name: {"seconds": of} for name, of in turns.items()}, "too_noisy": too_noisy},
+            flops={"vanilla-15": 150.0, "self-50": 100.0},
+        )
+
+    outcomes = study(CONFIG, lambda r, s: everywhere(0.8))
+    fast, slow = [1.4, 1.4, 1.4], [2.0, 2.0, 2.1]
+    for found, values, verdict in (
+        ([benchmark(slow), benchmark(fast)], (2 / 2.1, 1.0, 1.0), "supported"),
+        ([benchmark(slow)], (2 / 3, 0.7, 2 / 3), "contradicted"),
+    ):
+        clock = claims(CONFIG, outcomes, (), found)[-1].findings[-1]
+        assert clock.values == pytest.approx(values) and clock.verdict == verdict and "benchmark" in clock.what
+    of_runs = claims(CONFIG, outcomes, ())[-1].findings[-1]
+    for other in (benchmark(slow, too_noisy=True), benchmark(slow, hidden_size=512)):
+        assert claims(CONFIG, outcomes, (), [other])[-1].findings[-1] == of_runs
+
+
 def test_speeds_of_other_machines_are_not_compared() -> None:
     """One thread beside another run, and two threads alone, are different machines."""
     outcomes = study(CONFIG, lambda r, s: everywhere(0.8))
@@ -290,12 +318,15 @@ def test_what_one_seed_shows() -> None:
 
 
 def test_the_interval_of_a_difference() -> None:
-    """Welch's, against its formula; none where a side has one value."""
+    """Welch's, as scipy has it; none where a side has one value; no warning where a side is constant."""
     first, second = [3.0, 4.0, 8.0], [1.0, 1.5]
-    a, b = np.var(first, ddof=1) / 3, np.var(second, ddof=1) / 2
-    freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 1)
-    half = stats.t.ppf(0.975, freedom) * math.sqrt(a + b)
+    known = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
     found = difference_interval(first, second)
-    assert (found.mean, found.low, found.high) == pytest.approx((3.75, 3.75 - half, 3.75 + half))
+    assert (found.mean, found.low, found.high) == pytest.approx((3.75, known.low, known.high))
+    with warnings.catch_warnings(action="error"):
+        constant = [50.91743119266054, 50.91743119266055, 50.91743119266054]
+        assert difference_interval([60.0, 61.0, 62.0], constant).low == pytest.approx(
+            10.0826 - 4.302653 / 3**0.5, rel=1e-4
+        )
     assert difference_interval([1.0], second).low is None and difference_interval([], second).seeds == 0
     assert difference_interval([2.0, 2.0], [1.0, 1.0]).low == 1.0

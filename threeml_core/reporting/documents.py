@@ -48,7 +48,7 @@ class Study:
         self.outcomes: list[Outcome] = find_outcomes(
             self.config, None, self.records["pretrain"], self.records["finetune"]
         )
-        self.claims = claims(self.config, self.outcomes, self.records["mutual_information"])
+        self.claims = claims(self.config, self.outcomes, self.records["mutual_information"], self.records["benchmark"])
 
 
 def _results(study: Study) -> Table:

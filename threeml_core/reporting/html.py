@@ -165,7 +165,7 @@ def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
         '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.',
     ]
     parts: list[Table | Figure] = [
-        claim_table(claims(config, outcomes, stages["mutual_information"])),
+        claim_table(claims(config, outcomes, stages["mutual_information"], stages["benchmark"])),
         plot_comparison(outcomes, config),
     ]
     text = f'<section class="text"><p>{" ".join(shown)}</p></section>'
