@@ -259,8 +259,9 @@ def record(architecture: str, values: list[float], error: float = 0.01, **change
         for number, value in enumerate(values)
     ]
     name = changes.pop("name", f"{architecture}-40-0123456789")
-    data = {"run": name, "sample": "a", "on_unigram_plateau": False, **changes}
     parameters = {"architecture": architecture, "mask_rate": 0.4, "num_hidden_layers": len(values) - 1}
+    parameters["seed"] = changes.pop("seed", 0)
+    data = {"run": name, "sample": "a", "on_unigram_plateau": False, **changes}
     empty: dict = {"identity": {}, "sources": {}, "flops": {}, "timing": {}, "environment": {}, "files": {}}
     return RunRecord("mutual_information", name, parameters=parameters, metrics={"layers": layers}, data=data, **empty)
 
@@ -334,6 +335,13 @@ def test_runs_of_one_architecture_have_their_own_names_and_verdicts() -> None:
     table = statement_table([better, good, record("self", [0.0, 1.0])])
     against = [(row[table.columns.index("Against")], row[table.columns.index("Verdict")]) for row in table.rows[2:]]
     assert against == [("vanilla-40% bb", "does not hold"), ("vanilla-40% aa", "holds")]
+
+
+def test_runs_of_several_seeds_are_paired_by_seed() -> None:
+    records = [record(a, [0.0, 1.0, 1.0], seed=s, name=f"{a}-40-0{s}") for s in (0, 1) for a in ("vanilla", "self")]
+    table = statement_table(records)
+    named = [(row[table.columns.index("Model")], row[table.columns.index("Against")]) for row in table.rows[2:]]
+    assert named == [(f"3ML_self-40%, seed {seed}", f"vanilla-40%, seed {seed}") for seed in (0, 1)]
 
 
 def test_values_from_too_few_states_are_marked() -> None:
