@@ -25,7 +25,7 @@ def layers_of(record: RunRecord) -> list[LayerInformation]:
 
 
 def _names(records: Sequence[RunRecord]) -> dict[str, str]:
-    """Run id -> architecture and mask rate; of several alike also the seed, or the run's hash if seeds are alike too."""
+    """Run id -> architecture and mask rate; of several alike also the seed, or the hash if seeds are alike too."""
     names = {r.run_id: f"{MODEL_NAMES[r.parameters['architecture']]}-{r.parameters['mask_rate']:.0%}" for r in records}
     seeds = {r.run_id: f"{names[r.run_id]}, seed {r.parameters['seed']}" for r in records}
     hashes = {r.run_id: f"{names[r.run_id]} {r.data['run'].rsplit('-', 1)[1]}" for r in records}
