@@ -11,7 +11,7 @@ from pathlib import Path
 
 from threeml_core.archive import from_records
 from threeml_core.claims import averages, claims
-from threeml_core.config import StudyConfig, make_config
+from threeml_core.config import MODEL_NAMES, StudyConfig, make_config
 from threeml_core.errors import StudyError, command_line
 from threeml_core.files import PROJECT_ROOT, atomic_file
 from threeml_core.reporting.comparison import (
@@ -54,7 +54,7 @@ class Study:
 def _results(study: Study) -> Table:
     """The main comparison in short."""
     rows = []
-    for outcome in study.outcomes:
+    for outcome in sorted(study.outcomes, key=lambda o: list(MODEL_NAMES).index(o.run.config.architecture)):
         c = outcome.run.config
         if COMPARISON not in outcome.run.artefacts or c.max_steps != study_steps(study.config):
             continue
