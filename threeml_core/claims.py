@@ -393,7 +393,10 @@ def _scores(first: Outcome | None, second: Outcome | None, low: float, high: flo
             statistics.fmean(100 * (d.average - d.chance) for d in by_seed.values() if d.average is not None)
             for by_seed in studies
         ]
-        doubt = "" if max(above) > ABOVE_CHANCE else "no better than constant answers"
+        if any(map(math.isnan, above)):
+            doubt = "what constant answers give is not recorded"
+        elif max(above) <= ABOVE_CHANCE:
+            doubt = "no better than constant answers"
     return Finding(f"{what}: average", "points", low, high, values, doubt)
 
 

@@ -277,6 +277,16 @@ def test_constant_models_are_not_above_chance_by_another_metric() -> None:
     assert {found[name].reasons for name in ("C4", "C5", "C6")} == {"no better than constant answers"}
 
 
+def test_records_that_do_not_say_what_constant_answers_give() -> None:
+    def without(r: RunRecord) -> RunRecord:
+        return dataclasses.replace(r, metrics={k: v for k, v in r.metrics.items() if k != "constant_answers"})
+
+    runs = [(run, pretrained(run, seed)) for run in study_runs(CONFIG) for seed in run.seeds]
+    tuned = [without(r) for run, of in runs for r in finetuned(run, of, CONFIG, everywhere(0.8))]
+    found = claims(CONFIG, find_outcomes(CONFIG, None, [of for _, of in runs], tuned), ())
+    assert found[0].verdict == "undecided" and found[0].reasons == "what constant answers give is not recorded"
+
+
 def test_no_single_answer_has_the_best_of_two_metrics() -> None:
     """F1 of "duplicate" with the accuracy of "not duplicate" is not chance: a model that reaches both has learned."""
     found = study_of_qqp(0.54, 0.63)

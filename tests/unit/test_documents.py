@@ -52,15 +52,19 @@ def test_documents_become_pages(tmp_path: Path) -> None:
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "notebooks" / "01_page.ipynb")
     report = tmp_path / "report"
     report.mkdir()
-    (report / "DESIGN.md").write_text("# The design\n\nSee [a page](01_page.ipynb).\n")
+    design = (
+        "# The design\n\nSee [a page](01_page.ipynb), [this](DESIGN.md#x).\n\n<!-- table: small x -->\n| A |\n| --- |\n"
+    )
+    (report / "DESIGN.md").write_text(design)
     for _ in range(2):
         build_report(tmp_path / "notebooks", report, config)
         assert {path.name for path in report.iterdir()} == {
             *("01_page.html", "01_page.ipynb", "DESIGN.md", "design.html", "index.html", RESULTS, CURVES)
         }
-    assert (report / "DESIGN.md").read_text() == "# The design\n\nSee [a page](01_page.ipynb).\n"
+    assert (report / "DESIGN.md").read_text() == design
     page = (report / "design.html").read_text()
     assert 'href="01_page.html"' in page and 'href="DESIGN.md"' in page and "The design" in page
+    assert 'href="design.html#x"' in page and "table: small" not in page and "<th>A</th>" in page
     assert 'href="design.html"' in (report / "index.html").read_text()
     assert '"train_loss": 2.5' in (report / CURVES).read_text() and record.run_id in (report / RESULTS).read_text()
     (report / RESULTS).unlink()

@@ -431,10 +431,14 @@ def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
     )
 
 
-def _label(axis: Any, outcome: Outcome, x: float, y: float) -> None:
-    """The mask rate above a point."""
+_ABOVE, _BELOW, _LEFT, _RIGHT = (0, 10), (0, -10), (-14, 0), (14, 0)
+
+
+def _label(axis: Any, outcome: Outcome, x: float, y: float, side: tuple[int, int] = _ABOVE) -> None:
+    """The mask rate beside a point."""
     text = f"{outcome.run.config.mask_rate:.0%}"
-    axis.annotate(text, (x, y), (0, 7), textcoords="offset points", fontsize=8, color=INK, ha="center")
+    centred = {"ha": "center", "va": "center"}
+    axis.annotate(text, (x, y), side, textcoords="offset points", fontsize=8, color=INK, **centred)
 
 
 # -- 06: comparison -----------------------------------------------------------------------------------------------
@@ -755,7 +759,10 @@ def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
                     found = mean_interval(values)
                     half = [[found.high - found.mean]] if found.high is not None else None
                     axis.errorbar(ups, [found.mean], yerr=half, capsize=3, markersize=7, **look)
-                    _label(axis, outcome, ups[0], found.mean)
+                    # the 3ML models lie close to each other
+                    self_side = _LEFT if c.mask_rate < 0.5 else _RIGHT
+                    side = {"vanilla": _RIGHT, "self": self_side, "cross": _BELOW}[c.architecture]
+                    _label(axis, outcome, ups[0], found.mean, side)
             all_scores += scores
             text = f"perplexity {measured(perplexity)}, score {measured(scores)}"
             ends.append(f"{outcome.run.model}: speed-up {measured(ups, 2)}, {text}")

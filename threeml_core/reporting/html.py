@@ -79,7 +79,7 @@ class _Exporter(HTMLExporter):
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
-        """Markdown to HTML with MathML, ids on headings, and links to notebooks turned into links to pages."""
+        """Markdown to HTML with MathML, ids on headings, and links to notebooks and documents made links to pages."""
         text = MarkdownWithMath(renderer=_Renderer()).render(source)
         text = re.sub(
             r"<h([1-4])[^>]*>(.*?)</h\1>",
@@ -88,7 +88,8 @@ class _Exporter(HTMLExporter):
             flags=re.DOTALL,
         )
         text = text.replace("<table>", '<table class="study">')
-        return re.sub(r'href="([\w.-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', text)
+        text = re.sub(r'href="([\w.-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', text)
+        return re.sub(r'href="([\w-]+)\.md(#[^"]*)?"', lambda m: f'href="{m[1].lower()}.html{m[2] or ""}"', text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +108,9 @@ class Page:
 
 
 def _document_page(path: Path) -> Page:
-    """A document as a page of its own."""
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(path.read_text(encoding="utf-8"))])
+    """A document as a page of its own, without its comments."""
+    text = re.sub(r"^<!--.*?-->\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
     return _page(path, f"{path.stem.lower()}.html", path.name, notebook)
 
 
