@@ -65,12 +65,13 @@ def run_all(
             for job in plan.take_ready():
                 at_work.submit(job)
             progress.show(at_work.jobs, len(plan.waiting), ended)
-            for job, record, seconds in at_work.ended(_LOOK_EVERY):
+            done = at_work.ended(_LOOK_EVERY)
+            for left, (job, record, seconds) in zip(range(len(done) - 1, -1, -1), done, strict=True):
                 plan.finish(job, record)
                 ended += 1
                 outcome = f"score {record.metrics['score']:.3f}" if "score" in record.metrics else "done"
                 outcome = f"failed: {record.failure}" if record.failure else outcome
-                total = ended + len(at_work) + len(plan.waiting)
+                total = ended + left + len(at_work) + len(plan.waiting)
                 log(f"{ended}/{total} {job.title or job.run_id}: {outcome} ({seconds:.1f} s)")
         progress.show([], 0, ended)
     return plan.finished()

@@ -230,6 +230,9 @@ def test_the_clock_of_a_benchmark_comes_first() -> None:
     ):
         clock = claims(CONFIG, outcomes, (), found)[-1].findings[-1]
         assert clock.values == pytest.approx(values) and clock.verdict == verdict and "benchmark" in clock.what
+    alone = CONFIG.replace(pretrain_seeds=1)
+    clock = claims(alone, study(alone, lambda r, s: everywhere(0.8)), (), [benchmark(slow)])[-1]
+    assert clock.verdict == "undecided" and "one pre-training seed: no verdict" in clock.reasons
     of_runs = claims(CONFIG, outcomes, ())[-1].findings[-1]
     for other in (benchmark(slow, too_noisy=True), benchmark(slow, hidden_size=512)):
         assert claims(CONFIG, outcomes, (), [other])[-1].findings[-1] == of_runs

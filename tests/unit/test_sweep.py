@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -16,9 +17,11 @@ from types import SimpleNamespace
 import pytest
 
 from threeml_core import sweep
+from threeml_core.engines import do
 from threeml_core.errors import DamagedFileError, StudyError, TrainingError
 from threeml_core.files import PROJECT_ROOT
 from threeml_core.jobs import Job, in_order
+from threeml_core.log import no_line
 from threeml_core.processes import available_cores, is_running
 from threeml_core.results import RunRecord, describe_environment, write_record
 from threeml_core.sweep import run_all
@@ -118,6 +121,30 @@ def test_workers_share_the_work_and_keep_the_order(tmp_path: Path) -> None:
     written = {name: (tmp_path / f"{name}.json").stat().st_mtime_ns for name in records}
     run_all(jobs, tmp_path, lines.append, workers=2)
     assert written == {name: (tmp_path / f"{name}.json").stat().st_mtime_ns for name in records}
+
+
+def test_jobs_that_end_together_are_counted_as_one_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Together:
+        """Does all that it was given at once."""
+
+        def __init__(self) -> None:
+            self.jobs: list[Job] = []
+
+        def __len__(self) -> int:
+            return len(self.jobs)
+
+        def submit(self, job: Job) -> None:
+            self.jobs.append(job)
+
+        def ended(self, timeout: float) -> list[tuple[Job, RunRecord, float]]:
+            done = [(job, *do(job, tmp_path, no_line)) for job in self.jobs]
+            self.jobs.clear()
+            return done
+
+    monkeypatch.setattr(sweep, "_open", lambda *given: contextlib.nullcontext(Together()))
+    lines: list[str] = []
+    run_all([sent(tmp_path, name, seconds=0) for name in "abc"], tmp_path, lines.append)
+    assert [line.split(" ")[0] for line in lines] == ["1/3", "2/3", "3/3"]
 
 
 def test_an_error_in_a_worker_ends_the_study(tmp_path: Path) -> None:
