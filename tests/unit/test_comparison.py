@@ -22,16 +22,16 @@ LARGE = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pret
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
 
-def outcomes_of(config: StudyConfig, kinds: dict | None = None) -> list[Outcome]:
+def outcomes_of(config: StudyConfig, kinds: dict | None = None, artefacts: list[str] | None = None) -> list[Outcome]:
     """Every run's scores are 80 plus ten times its mask rate, plus a tenth for each seed."""
     trained, tuned = [], []
-    for run in study_runs(config):
+    for run in study_runs(config, artefacts):
         for seed in run.seeds:
             perplexity = (kinds or {}).get((run.config.architecture, run.config.mask_split), {})
             trained.append(pretrained(run, seed, 1000 + 100 * run.config.mask_rate, **perplexity))
             score = 0.8 + 0.1 * run.config.mask_rate + 0.001 * seed
             tuned += finetuned(run, trained[-1], config, dict.fromkeys(TASKS, score))
-    return find_outcomes(config, None, trained, tuned)
+    return find_outcomes(config, artefacts, trained, tuned)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,17 @@ def test_intervals_in_cells() -> None:
     assert measured([1, 2, 3], 2) == "2.00 ± 2.48"
     assert measured([0.5], 1, scale=100, sign=True) == "+50.0"
     assert measured([]) == "not run"
+
+
+def test_seeds_in_words(outcomes: list[Outcome]) -> None:
+    """As many as the page's own runs have: the ablations may have fewer than the main comparison."""
+    assert reporting.seeds_statement(outcomes).startswith("3 pre-training seeds: means")
+    fewer = LARGE.replace(ablation_pretrain_seeds=2)
+    statements = [reporting.seeds_statement(outcomes_of(fewer, artefacts=[name])) for name in ("Table 2a", "Table 3")]
+    assert [statement[:20] for statement in statements] == ["2 pre-training seeds", "3 pre-training seeds"]
+    assert reporting.seeds_statement(outcomes_of(fewer)).startswith("2 or 3 pre-training seeds: means")
+    one = outcomes_of(LARGE.replace(pretrain_seeds=1))
+    assert "no interval is possible" in reporting.seeds_statement(one)
 
 
 def test_figure_3(outcomes: list[Outcome]) -> None:

@@ -68,15 +68,18 @@ def _named(outcomes: Iterable[Outcome], artefact: str) -> list[Outcome]:
     return sorted((outcome for outcome in outcomes if artefact in outcome.run.artefacts), key=order)
 
 
-def seeds_statement(config: StudyConfig) -> str:
+def seeds_statement(outcomes: Iterable[Outcome]) -> str:
     """What the number of pre-training seeds allows to say."""
-    seeds = config.pretrain_seeds
-    if seeds == 1:
+    counts = sorted({len(outcome.run.seeds) for outcome in outcomes})
+    if counts[-1] == 1:
         return (
             "One pre-training seed: no interval is possible, so no difference on this page decides anything "
             "(`pretrain_seeds`)."
         )
-    return f"{seeds} pre-training seeds: means ± half the 95% interval by Student's t; differences are paired by seed."
+    return (
+        f"{' or '.join(map(str, counts))} pre-training seeds: means ± half the 95% interval by Student's t; "
+        "differences are paired by seed."
+    )
 
 
 def plateau_note(outcomes: Iterable[Outcome]) -> str:

@@ -161,7 +161,7 @@ def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
     stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
     outcomes = find_outcomes(config, None, stages["pretrain"], stages["finetune"])
     shown = [
-        html.escape(seeds_statement(config).replace("`", "")),
+        html.escape(seeds_statement(outcomes).replace("`", "")),
         html.escape(plateau_note(outcomes)),
         "The rule of the verdicts, which no result can change: "
         '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.',
