@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from threeml_core.config import StudyConfig
+from threeml_core.config import KINDS, StudyConfig, parse_mask_split
 from threeml_core.errors import DamagedFileError
 from threeml_core.files import atomic_file, atomic_folder, project_path, sha256_file
 from threeml_core.results import SCHEMA, RunRecord, read_metrics, runs_named
@@ -51,13 +52,45 @@ def read_archive(folder: Path) -> list[RunRecord]:
     """
     found = []
     for values in _lines(folder / RESULTS):
+        if values.get("schema") == _OLDER:
+            values = _upgraded(values)
         if values.get("schema") != SCHEMA:
             raise DamagedFileError(
-                f"{folder / RESULTS} holds records of schema {values.get('schema')}, this version reads {SCHEMA}: run "
-                "the study again (report_from=runs)"
+                f"{folder / RESULTS} holds records of schema {values.get('schema')}, this version reads {_OLDER} and "
+                f"{SCHEMA}: run the study again (report_from=runs)"
             )
         found.append(RunRecord(**values))
     return found
+
+
+_OLDER = 3
+"""The schema before: the same fields, but another corruption, see `rounded_counts`."""
+
+
+def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """A record of the older schema in this one: with the corruption that it executed. It keeps its run id."""
+    identity = dict(values["identity"])
+    if values["stage"] == "pretrain" and identity and values["parameters"]["mask_counts"] == "exact":
+        for prefix in ("", "eval_"):
+            rate, split = (values["parameters"][f"{prefix}{name}"] for name in ("mask_rate", "mask_split"))
+            counts = rounded_counts(values["parameters"]["sequence_length"], rate, split)
+            identity[f"{prefix}corruption"] = dict(zip(KINDS, map(str, counts), strict=True))
+    return {**values, "identity": identity, "schema": SCHEMA}
+
+
+def rounded_counts(n: int, mask_rate: float, mask_split: str) -> tuple[int, int, int]:
+    """Tokens masked, replaced and unchanged in every block, as records of schema 3 have it: all whole numbers.
+
+    The total was `mask_rate * n` rounded half up, the split rounded down, and what was left went to the largest
+    remainders, the first of equal ones: 4-1-0 for 15% of 32 tokens and 80-10-10, without unchanged tokens.
+    """
+    total = math.floor(mask_rate * n + 0.5)
+    exact = [round(share * total, 9) for share in parse_mask_split(mask_split)]
+    counts = [math.floor(value) for value in exact]
+    order = sorted(range(3), key=lambda i: (-(exact[i] - counts[i]), i))
+    for i in order[: total - sum(counts)]:
+        counts[i] += 1
+    return counts[0], counts[1], counts[2]
 
 
 def restore_runs(folder: Path, runs_dir: Path) -> Path:

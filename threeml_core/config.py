@@ -18,6 +18,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn, Optional
 
@@ -420,6 +421,23 @@ def identity_parameters(config: StudyConfig) -> dict[str, Any]:
     return {name: value for name, value in config.parameters().items() if name not in dropped}
 
 
+def executed_parameters(config: StudyConfig) -> dict[str, Any]:
+    """As `identity_parameters`, with what a rate and a split execute in place of what they ask for."""
+    asked = ("mask_rate", "mask_split", "eval_mask_rate", "eval_mask_split")
+    kept = {name: value for name, value in identity_parameters(config).items() if name not in asked}
+    parameters = config.parameters()
+    return {**kept, "corruption": corruption_of(parameters), "eval_corruption": corruption_of(parameters, True)}
+
+
+def executed_rate(config: StudyConfig) -> float:
+    """Share of the tokens of a block that is corrupted, in the mean."""
+    if config.mask_counts == "probabilistic":
+        return config.mask_rate
+    return float(
+        corruption_counts(config.sequence_length, config.mask_rate, config.mask_split).total / config.sequence_length
+    )
+
+
 # -- masking arithmetic, shared by the cost model and the corruption ------------------------------------------
 
 
@@ -445,21 +463,113 @@ def parse_mask_split(mask_split: str) -> tuple[float, float, float]:
     return shares[0] / 100, shares[1] / 100, shares[2] / 100
 
 
-def corruption_counts(n: int, mask_rate: float, mask_split: str) -> tuple[int, int, int]:
-    """Tokens masked, replaced and unchanged in every block of `n` tokens.
+@dataclasses.dataclass(frozen=True)
+class CorruptionCounts:
+    """What happens to the tokens of a block: whole [MASK]s, and the mean number of replaced and unchanged tokens.
 
-    The total is `mask_rate * n` rounded half up; the split is rounded down and what is left over goes to the
-    largest remainders (the first of equal ones), so that the three always sum to the total.
+    Every block holds the same number of [MASK]s, so that the encoder sees the same number of tokens of each. Replaced
+    and unchanged tokens are spread over blocks: in the mean they have exactly the share that the split asks for.
     """
-    shares = parse_mask_split(mask_split)
-    total = math.floor(mask_rate * n + 0.5)
-    # rounding to 9 digits keeps 0.1 * 30 = 3.0000000000000004 from counting as a remainder
-    exact = [round(share * total, 9) for share in shares]
-    counts = [math.floor(value) for value in exact]
-    order = sorted(range(3), key=lambda i: (-(exact[i] - counts[i]), i))
-    for i in order[: total - sum(counts)]:
-        counts[i] += 1
-    return counts[0], counts[1], counts[2]
+
+    masked: int
+    replaced: Fraction
+    unchanged: Fraction
+
+    @property
+    def visible(self) -> Fraction:
+        """Replaced and unchanged tokens of a block, in the mean."""
+        return self.replaced + self.unchanged
+
+    @property
+    def visible_slots(self) -> int:
+        """The most that a block has; where a block has one less, its last slot is computed and not used."""
+        return math.ceil(self.visible)
+
+    @property
+    def total(self) -> Fraction:
+        """Corrupted tokens of a block, in the mean."""
+        return self.masked + self.visible
+
+    @property
+    def split(self) -> str:
+        """Percent masked-replaced-unchanged."""
+        parts = (self.masked, self.replaced, self.unchanged)
+        return "-".join(f"{float(100 * part / self.total):.4g}" for part in parts) if self.total else "0-0-0"
+
+    def as_text(self) -> dict[str, str]:
+        """For a record: exact numbers, such as `{"masked": "4", "replaced": "1/2", "unchanged": "1/2"}`."""
+        return {kind: str(getattr(self, kind)) for kind in KINDS}
+
+
+def _exact_shares(mask_split: str) -> tuple[Fraction, ...]:
+    """As `parse_mask_split`, without the rounding of binary fractions."""
+    parse_mask_split(mask_split)
+    shares = [Fraction(part.strip()) for part in str(mask_split).split("-")]
+    return tuple(share / sum(shares) for share in shares)
+
+
+def corruption_counts(n: int, mask_rate: float, mask_split: str) -> CorruptionCounts:
+    """Tokens masked, replaced and unchanged in blocks of `n` tokens.
+
+    The [MASK]s are `mask_rate * n` times their share, rounded half up; the other kinds follow from them, so that the
+    split is exact and the rate is off by at most half a [MASK]. Settings that give the same counts are the same.
+    """
+    masked, replaced, unchanged = _exact_shares(mask_split)
+    if not masked:
+        return CorruptionCounts(0, Fraction(0), Fraction(0))
+    count = math.floor(Fraction(str(mask_rate)) * n * masked + Fraction(1, 2))
+    return CorruptionCounts(count, count * replaced / masked, count * unchanged / masked)
+
+
+def smallest_mask_rate(n: int, mask_split: str) -> float:
+    """The smallest rate, to three digits, at which a block of `n` tokens has a [MASK]."""
+    rate = Fraction(1, 2) / n / _exact_shares(mask_split)[0]
+    return math.ceil(rate * 1000) / 1000
+
+
+def largest_mask_rate(n: int, mask_split: str, candidates: int) -> float:
+    """The largest rate, to three digits, that corrupts at most `candidates` of a block's `n` tokens; 0: none does."""
+    share = _exact_shares(mask_split)[0]
+    masked = math.floor(candidates * share)
+    while masked and masked + math.ceil(masked * (1 - share) / share) > candidates:
+        masked -= 1
+    rate = (masked + Fraction(1, 2)) / n / share if masked else Fraction(0)
+    return max(0, min(999, math.ceil(rate * 1000) - 1)) / 1000
+
+
+def corruption_of(parameters: Mapping[str, Any], evaluation: bool = False) -> dict[str, Any]:
+    """What is executed of a rate and split: equal for settings that do the same.
+
+    Args:
+        parameters: of a run, by name.
+        evaluation: the corruption of validation instead of training.
+    """
+    rate, split = (parameters[f"{'eval_' * evaluation}{name}"] for name in ("mask_rate", "mask_split"))
+    if parameters["mask_counts"] == "exact" or evaluation:
+        return dict(corruption_counts(parameters["sequence_length"], rate, split).as_text())
+    return {"mask_rate": rate, "mask_split": split}
+
+
+def executed_statement(parameters: Mapping[str, Any], executed: Mapping[str, Any], evaluation: bool = False) -> str:
+    """What a run's corruption executes, where that is not what was asked for; else "".
+
+    Args:
+        parameters: of a run, by name.
+        executed: its corruption, as in the identity of its record; see `corruption_of`.
+        evaluation: the corruption of validation instead of training.
+    """
+    if "masked" not in executed:
+        return ""
+    counts = CorruptionCounts(int(executed["masked"]), *(Fraction(executed[kind]) for kind in KINDS[1:]))
+    rate, split = (parameters[f"{'eval_' * evaluation}{name}"] for name in ("mask_rate", "mask_split"))
+    n = parameters["sequence_length"]
+    same_split = counts.split == "-".join(f"{float(100 * share):.4g}" for share in _exact_shares(split))
+    if same_split and counts.total / n == Fraction(str(rate)):
+        return ""
+    means = f"{counts.masked} [MASK]s, {float(counts.replaced):g} replaced, {float(counts.unchanged):g} unchanged"
+    return (
+        f"{rate:.4g} as {float(counts.total / n):.4f}{'' if same_split else f', {split} as {counts.split}'} ({means})"
+    )
 
 
 def parse_grid(name: str, text: str) -> tuple[Any, ...]:
@@ -643,23 +753,23 @@ def _check(c: StudyConfig) -> None:
         f"micro_batch_size={c.micro_batch_size} does not divide batch_size={c.batch_size}",
     )
     for rate_name, split_name in (("mask_rate", "mask_split"), ("eval_mask_rate", "eval_mask_split")):
-        rate, split = getattr(c, rate_name), getattr(c, split_name)
-        counts = corruption_counts(c.sequence_length, rate, split)
-        shares = parse_mask_split(split)
+        rate, split, n = getattr(c, rate_name), getattr(c, split_name), c.sequence_length
         _require(
-            shares[0] > 0,
+            parse_mask_split(split)[0] > 0,
             f"{split_name}={split!r} masks nothing: 3ML restores [MASK] tokens, give the first number above 0",
         )
+        counts = corruption_counts(n, rate, split)
         _require(
-            counts[0] >= 1,
-            f"{rate_name}={rate} masks no token in a block of {c.sequence_length}: raise it to at least "
-            f"{1.5 / c.sequence_length / shares[0]:.3f} or take longer blocks",
+            counts.masked >= 1,
+            f"{rate_name}={rate} masks no token in a block of {n}: raise it to at least "
+            f"{smallest_mask_rate(n, split):.3f} or take longer blocks",
         )
         # two special tokens a block are never corrupted
+        most = counts.masked + counts.visible_slots
         _require(
-            sum(counts) <= c.sequence_length - 2 or c.mask_special_tokens and counts[0] < c.sequence_length,
-            f"{rate_name}={rate} corrupts {sum(counts)} of {c.sequence_length} tokens, but 2 are special tokens "
-            f"and stay: lower it to at most {(c.sequence_length - 2) / c.sequence_length:.3f}",
+            most <= n - 2 or c.mask_special_tokens and counts.masked < n and most <= n,
+            f"{rate_name}={rate} corrupts {most} of {n} tokens, but 2 are special tokens "
+            f"and stay: lower it to at most {largest_mask_rate(n, split, n - 2):.3f}",
         )
 
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from threeml_core.config import KINDS, StudyConfig
 from threeml_core.data import PreparedData
-from threeml_core.masking import CorruptedBatch, Masking, corrupt
+from threeml_core.masking import MASKED, NOT_PREDICTED, CorruptedBatch, Masking, corrupt
 
 EVAL_SEED = 20221027
 """Seed of the one corruption that every model is validated on."""
@@ -54,6 +54,11 @@ def fixed_corruption(blocks: Tensor, masking: Masking) -> CorruptedBatch:
     return batch
 
 
+def tokens_by_kind(batch: CorruptedBatch) -> dict[str, int]:
+    """How many tokens of a batch are masked, replaced and unchanged."""
+    return {kind: int((batch.kinds == code).sum()) for code, kind in enumerate(KINDS, MASKED)}
+
+
 def corruption_fingerprint(batch: CorruptedBatch) -> str:
     """Two perplexities may be compared if they carry the same one."""
     digest = hashlib.sha256()
@@ -69,11 +74,18 @@ def unigram_log_probabilities(train_counts: np.ndarray, special_ids: tuple[int, 
     return (counts / counts.sum()).log()
 
 
-def summarize(losses: Tensor, kind_sizes: dict[str, int], prefix: str) -> dict[str, float]:
-    """(blocks, n_corrupted) cross-entropies in nats -> mean loss and perplexities, in total and by kind."""
-    result = {f"{prefix}_loss": losses.mean().item(), f"{prefix}_perplexity": losses.mean().exp().item()}
-    for kind, part in zip(KINDS, losses.split([kind_sizes[kind] for kind in KINDS], dim=1), strict=True):
-        if part.numel():
+def summarize(losses: Tensor, kinds: Tensor, prefix: str) -> dict[str, float]:
+    """Cross-entropies in nats and the kind of each -> mean loss and perplexities, in total and by kind.
+
+    Args:
+        losses: (blocks, slots).
+        kinds: (blocks, slots), see `CorruptedBatch.kinds`; slots that hold nothing are passed over.
+        prefix: of the names.
+    """
+    total = losses[kinds != NOT_PREDICTED].mean()
+    result = {f"{prefix}_loss": total.item(), f"{prefix}_perplexity": total.exp().item()}
+    for code, kind in enumerate(KINDS, MASKED):
+        if (part := losses[kinds == code]).numel():
             result[f"{prefix}_perplexity_{kind}"] = part.mean().exp().item()
     return result
 
@@ -113,9 +125,9 @@ def mlm_perplexity(
             losses.append(flat.view(logits.shape[:2]).double().cpu())
     finally:
         model.train(was_training)
-    sizes = corruption.kind_sizes
-    by_unigram = -unigram[corruption.targets]
-    return summarize(torch.cat(losses), sizes, "eval") | summarize(by_unigram, sizes, "unigram")
+    kinds = corruption.kinds
+    by_unigram = -unigram[corruption.targets.clamp(min=0)]
+    return summarize(torch.cat(losses), kinds, "eval") | summarize(by_unigram, kinds, "unigram")
 
 
 PLATEAU_MARGIN = 0.95
@@ -141,8 +153,9 @@ def corruption_example(config: StudyConfig, data: PreparedData, tokens: int = 24
         for t in tokenizer.convert_ids_to_tokens(batch.input_ids[0, :tokens].tolist())
     ]
     kinds = dict.fromkeys(range(tokens), "")
-    for kind, idx in zip(KINDS, (batch.mask_idx, batch.replaced_idx, batch.unchanged_idx), strict=True):
-        kinds |= dict.fromkeys((i for i in idx[0].tolist() if i < tokens), kind)
+    for place, code in zip(batch.corrupted_idx[0].tolist(), batch.kinds[0].tolist(), strict=True):
+        if place < tokens and code != NOT_PREDICTED:
+            kinds[place] = KINDS[code - MASKED]
     return [
         {
             "Position": f"{i}",

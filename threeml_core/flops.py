@@ -12,8 +12,9 @@ dropout and sparse embedding lookups are left out. The slips of the printed appe
 Two modes:
 
 * `paper`: real-valued token counts, n_en = (1 - 0.8r)n, and the factor 2 of the paper: reproduces printed figures.
-* `exact`: the integer counts that the corruption really draws, the factor 3, and the last decoder block of 3ML_self
-  at the predicted positions only: what a step executes. Equal to `torch.utils.flop_counter.FlopCounterMode` (tested).
+* `exact`: the [MASK]s and the slots for visible tokens that the corruption really has (one that a row leaves open is
+  computed too, its logits on a GPU only), the factor 3, and the last decoder block of 3ML_self at the predicted
+  positions only: what a step executes. Equal to `torch.utils.flop_counter.FlopCounterMode` (tested).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def prediction_flops(n_predicted: float, d_in: float, d_en: float, vocab: float)
 
 @dataclasses.dataclass(frozen=True)
 class TokenCounts:
-    """Tokens of one block, by role. Whole numbers in `exact` mode."""
+    """Tokens of one block, by role. Whole numbers in `exact` mode: [MASK]s, and slots for visible tokens."""
 
     n: float
     n_masked: float
@@ -85,8 +86,8 @@ class TokenCounts:
 def token_counts(n: int, mask_rate: float, mask_split: str = "80-10-10", mode: Mode = "paper") -> TokenCounts:
     """How many tokens of a block of n are masked and how many stay visible."""
     if mode == "exact":
-        masked, replaced, unchanged = corruption_counts(n, mask_rate, mask_split)
-        return TokenCounts(n, masked, replaced + unchanged)
+        counts = corruption_counts(n, mask_rate, mask_split)
+        return TokenCounts(n, counts.masked, counts.visible_slots)
     share = parse_mask_split(mask_split)[0]
     return TokenCounts(n, share * mask_rate * n, (1 - share) * mask_rate * n)
 

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from threeml_core.config import KINDS, corruption_counts, parse_mask_split
+from threeml_core.config import CorruptionCounts, corruption_counts, largest_mask_rate, parse_mask_split
 from threeml_core.errors import ParameterError
 
 IGNORE_INDEX = -100
 """Label of a position that is not predicted (Hugging Face's and torch's convention)."""
 
+NOT_PREDICTED, MASKED, REPLACED, UNCHANGED = range(4)
+"""What can stand at a position of a corrupted block; `config.KINDS` names the last three."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CorruptedBatch:
-    """Corrupted blocks with the same counts in every row, so that nothing needs padding.
+    """Corrupted blocks with the same number of [MASK]s in every row, so that the encoder needs no padding.
 
     Index tensors hold positions in the block, int64; `keep_idx` and `mask_idx` ascend, and together they cover
-    the block. Corrupted positions are predicted in the order masked, replaced, unchanged.
+    the block. Predictions are made at `corrupted_idx`: the [MASK]s, then slots for replaced and unchanged tokens. A
+    row that has fewer of these than there are slots has an untouched token in the last one, with label -100.
     """
 
     input_ids: Tensor
@@ -35,31 +40,25 @@ class CorruptedBatch:
     """(batch, n_en): positions the encoder sees: all but the masked."""
     mask_idx: Tensor
     """(batch, n_de): positions that hold [MASK]."""
-    replaced_idx: Tensor
-    """(batch, n_replaced): positions that hold a random token."""
-    unchanged_idx: Tensor
-    """(batch, n_unchanged): positions that hold their own token and are predicted all the same."""
-
-    @property
-    def visible_idx(self) -> Tensor:
-        """(batch, n_replaced + n_unchanged): corrupted positions that the encoder sees."""
-        return torch.cat([self.replaced_idx, self.unchanged_idx], 1)
+    visible_idx: Tensor
+    """(batch, n_visible): positions that hold a random token or their own; the encoder sees them."""
+    visible_kinds: Tensor
+    """(batch, n_visible) int8: what stands there, as in `kinds`."""
 
     @property
     def corrupted_idx(self) -> Tensor:
-        """(batch, n_corrupted): masked, replaced, unchanged."""
-        return torch.cat([self.mask_idx, self.replaced_idx, self.unchanged_idx], 1)
+        """(batch, n_de + n_visible): `mask_idx`, then `visible_idx`."""
+        return torch.cat([self.mask_idx, self.visible_idx], 1)
+
+    @property
+    def kinds(self) -> Tensor:
+        """(batch, n_de + n_visible) int8, as `corrupted_idx`: 1 masked, 2 replaced, 3 unchanged, 0 not predicted."""
+        return torch.cat([torch.ones_like(self.mask_idx, dtype=torch.int8), self.visible_kinds], 1)
 
     @property
     def targets(self) -> Tensor:
-        """(batch, n_corrupted): original tokens, in the order of `corrupted_idx`."""
+        """(batch, n_de + n_visible): original tokens, as `corrupted_idx`; -100 where nothing is predicted."""
         return self.labels.gather(1, self.corrupted_idx)
-
-    @property
-    def kind_sizes(self) -> dict[str, int]:
-        """Corrupted tokens of a row, by kind, in the order of `corrupted_idx`."""
-        sizes = (self.mask_idx.shape[1], self.replaced_idx.shape[1], self.unchanged_idx.shape[1])
-        return dict(zip(KINDS, sizes, strict=True))
 
     def map(self, function) -> CorruptedBatch:  # noqa: ANN001  (Tensor -> Tensor)
         """The same batch with `function` applied to every tensor (a slice of rows, a device)."""
@@ -133,8 +132,8 @@ class Masking:
         """`regular` and the ids it is true for, on a device; kept, as finding them would wait for a GPU."""
         return _tables(self, device)
 
-    def counts(self, n: int) -> tuple[int, int, int]:
-        """Tokens masked, replaced and unchanged in a block of n (`exact`)."""
+    def counts(self, n: int) -> CorruptionCounts:
+        """Tokens masked, replaced and unchanged in blocks of n (`exact`)."""
         return corruption_counts(n, self.mask_rate, self.mask_split)
 
     def check(self, n: int, max_special_tokens: int) -> None:
@@ -143,13 +142,20 @@ class Masking:
         Raises:
             ParameterError: a block with `max_special_tokens` special tokens has too few others to corrupt.
         """
-        wanted = sum(self.counts(n))
+        counts = self.counts(n)
+        wanted = counts.masked + counts.visible_slots
         if not self.mask_special_tokens and wanted > n - max_special_tokens:
+            limit = largest_mask_rate(n, self.mask_split, n - max_special_tokens)
             raise ParameterError(
                 f"mask_rate={self.mask_rate} corrupts {wanted} of {n} tokens, but a block of this corpus holds "
-                f"{max_special_tokens} special tokens that stay: lower it to at most "
-                f"{(n - max_special_tokens) / n:.3f}, or join short documents"
+                f"{max_special_tokens} special tokens that stay: "
+                + (f"lower it to at most {limit:.3f}, or " if self.counts_at(limit, n) else "")
+                + "join short documents"
             )
+
+    def counts_at(self, mask_rate: float, n: int) -> int:
+        """[MASK]s of a block of n at another rate."""
+        return corruption_counts(n, mask_rate, self.mask_split).masked
 
 
 @functools.lru_cache(maxsize=16)
@@ -180,20 +186,46 @@ def corrupt(blocks: Tensor, masking: Masking, generator: torch.Generator) -> Cor
     if masking.mask_counts == "probabilistic":
         return _corrupt_ragged(blocks, masking, generator, candidates, order, drawable)
 
-    n_masked, n_replaced, n_unchanged = masking.counts(blocks.shape[1])
-    total = n_masked + n_replaced + n_unchanged
+    counts = masking.counts(blocks.shape[1])
+    n_masked, total = counts.masked, counts.masked + counts.visible_slots
     if device.type == "cpu" and int(candidates.sum(1).min()) < total:  # on a GPU `Masking.check` has to do
         masking.check(blocks.shape[1], int((~candidates).sum(1).max()))
     mask_idx = order[:, :n_masked].sort(1).values
-    replaced_idx = order[:, n_masked : n_masked + n_replaced]
-    unchanged_idx = order[:, n_masked + n_replaced : total]
     keep_idx = order[:, n_masked:].sort(1).values
-    corrupted = order[:, :total]
+    visible_idx = order[:, n_masked:total]
+    kinds = _visible_kinds(len(blocks), counts, generator)
 
-    labels = torch.full_like(blocks, IGNORE_INDEX).scatter_(1, corrupted, blocks.gather(1, corrupted))
-    draws = drawable[torch.randint(len(drawable), replaced_idx.shape, generator=generator, device=device)]
-    input_ids = blocks.scatter(1, mask_idx, masking.mask_token_id).scatter_(1, replaced_idx, draws)
-    return CorruptedBatch(input_ids, labels, keep_idx, mask_idx, replaced_idx, unchanged_idx)
+    draws = drawable[torch.randint(len(drawable), kinds.shape, generator=generator, device=device)]
+    originals = blocks.gather(1, visible_idx)
+    labels = torch.full_like(blocks, IGNORE_INDEX).scatter_(1, mask_idx, blocks.gather(1, mask_idx))
+    labels.scatter_(1, visible_idx, originals.where(kinds != NOT_PREDICTED, IGNORE_INDEX))
+    input_ids = blocks.scatter(1, mask_idx, masking.mask_token_id)
+    input_ids.scatter_(1, visible_idx, draws.where(kinds == REPLACED, originals))
+    return CorruptedBatch(input_ids, labels, keep_idx, mask_idx, visible_idx, kinds)
+
+
+def _visible_kinds(rows: int, counts: CorruptionCounts, generator: torch.Generator) -> Tensor:
+    """(rows, slots) int8: replaced, unchanged, or not predicted.
+
+    Systematic sampling: the rows share the tokens out as evenly as whole numbers allow, from a random start, and so do
+    the two kinds. Each token's chance is exact, and any number of rows that the split divides has exactly its share.
+    """
+    device, slots = generator.device, counts.visible_slots
+    if not slots:
+        return torch.empty(rows, 0, dtype=torch.int8, device=device)
+    filled = _evenly(torch.arange(rows, device=device), counts.visible, generator)
+    slot = torch.arange(slots, device=device)
+    place = (filled.cumsum(0) - filled)[:, None] + slot  # among all replaced and unchanged tokens of the batch
+    replaced = _evenly(place, counts.replaced / counts.visible, generator)
+    kinds = torch.where(replaced > 0, REPLACED, UNCHANGED)
+    return kinds.where(slot < filled[:, None], NOT_PREDICTED).to(torch.int8)
+
+
+def _evenly(index: Tensor, share: Fraction, generator: torch.Generator) -> Tensor:
+    """How many of a stream of things fall on each index, `share` in the mean, as evenly as can be; whole numbers."""
+    start = torch.randint(share.denominator, (1,), generator=generator, device=index.device)
+    before = index * share.numerator + start
+    return (before + share.numerator) // share.denominator - before // share.denominator
 
 
 def _corrupt_ragged(
@@ -213,9 +245,9 @@ def _corrupt_ragged(
     corrupted = rank < total
     masked, replaced, _ = parse_mask_split(masking.mask_split)
     draw = torch.rand(blocks.shape, generator=generator, device=device)
-    kind = torch.where(draw < masked, 1, torch.where(draw < masked + replaced, 2, 3))
-    kinds = torch.where(corrupted, kind, 0).to(torch.int8)
+    kind = torch.where(draw < masked, MASKED, torch.where(draw < masked + replaced, REPLACED, UNCHANGED))
+    kinds = torch.where(corrupted, kind, NOT_PREDICTED).to(torch.int8)
     draws = drawable[torch.randint(len(drawable), blocks.shape, generator=generator, device=device)]
-    input_ids = torch.where(kinds == 1, masking.mask_token_id, torch.where(kinds == 2, draws, blocks))
+    input_ids = torch.where(kinds == MASKED, masking.mask_token_id, torch.where(kinds == REPLACED, draws, blocks))
     labels = torch.where(corrupted, blocks, IGNORE_INDEX)
     return RaggedBatch(input_ids, labels, kinds)

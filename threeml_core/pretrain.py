@@ -30,7 +30,17 @@ from threeml_core.checkpoint import (
     load_training_state,
     save_model,
 )
-from threeml_core.config import MODEL_NAMES, StudyConfig, identity_parameters, parse_arguments
+from threeml_core.config import (
+    KINDS,
+    MODEL_NAMES,
+    StudyConfig,
+    corruption_of,
+    executed_parameters,
+    executed_rate,
+    executed_statement,
+    parse_arguments,
+    parse_mask_split,
+)
 from threeml_core.data import PreparedData, prepare_data
 from threeml_core.data.blocks import batch_indices, widen
 from threeml_core.device import choose_device, describe_device, keep_freed_memory, peak_memory, use_bf16
@@ -43,6 +53,7 @@ from threeml_core.evaluation import (
     masking_of,
     mlm_perplexity,
     on_unigram_plateau,
+    tokens_by_kind,
     unigram_log_probabilities,
     validation_blocks,
 )
@@ -113,14 +124,12 @@ def seed_of(*numbers: int) -> int:
     return int(high) << 32 | int(low)
 
 
-def count_of(batch: CorruptedBatch | RaggedBatch) -> int | torch.Tensor:
-    """Corrupted tokens of a batch; a tensor where their number differs from batch to batch."""
-    if isinstance(batch, CorruptedBatch):
-        return len(batch.input_ids) * sum(batch.kind_sizes.values())
+def count_of(batch: CorruptedBatch | RaggedBatch) -> torch.Tensor:
+    """() corrupted tokens of a batch, on its device."""
     return (batch.labels != IGNORE_INDEX).sum()
 
 
-def loss_of(model: torch.nn.Module, batch: CorruptedBatch | RaggedBatch, count: int | torch.Tensor) -> torch.Tensor:
+def loss_of(model: torch.nn.Module, batch: CorruptedBatch | RaggedBatch, count: torch.Tensor) -> torch.Tensor:
     """Sum of cross-entropies over the batch divided by `count`, the corrupted tokens of the whole update."""
     if isinstance(batch, CorruptedBatch):
         return model(corrupted=batch, num_items_in_batch=count, return_logits=False).loss
@@ -196,7 +205,7 @@ class Trainer:
         self.state.step += 1
         return total
 
-    def _gradients(self, own: CorruptedBatch | RaggedBatch, count: int | torch.Tensor) -> torch.Tensor:
+    def _gradients(self, own: CorruptedBatch | RaggedBatch, count: torch.Tensor) -> torch.Tensor:
         """Accumulate the gradients of this process's share; its part of the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.device)
@@ -208,7 +217,7 @@ class Trainer:
                 total += self._part(part, count, self.processes.rank * self.share + number * self.micro_batch_size)
         return total
 
-    def _part(self, part: CorruptedBatch | RaggedBatch, count: int | torch.Tensor, row: int) -> torch.Tensor:
+    def _part(self, part: CorruptedBatch | RaggedBatch, count: torch.Tensor, row: int) -> torch.Tensor:
         """Forward and backward of a micro-batch whose first block is `row` of the update."""
         torch.manual_seed(seed_of(self.config.seed, self.state.step, 1 + row))  # of dropout
         with self.autocast():
@@ -217,7 +226,7 @@ class Trainer:
         (loss * self.processes.count if self.processes.count > 1 else loss).backward()
         return loss.detach()
 
-    def _take_smaller_parts(self, own: CorruptedBatch | RaggedBatch, count: int | torch.Tensor, reason: str) -> None:
+    def _take_smaller_parts(self, own: CorruptedBatch | RaggedBatch, count: torch.Tensor, reason: str) -> None:
         """Out of GPU memory: find the largest smaller micro-batch that fits, and take it if that was asked for."""
         asked = self.micro_batch_size
         fits = next((size for size in _smaller_divisors(asked, self.share) if self._fits(own, count, size)), None)
@@ -233,7 +242,7 @@ class Trainer:
             )
         self.micro_batch_size = fits
 
-    def _fits(self, own: CorruptedBatch | RaggedBatch, count: int | torch.Tensor, size: int) -> bool:
+    def _fits(self, own: CorruptedBatch | RaggedBatch, count: torch.Tensor, size: int) -> bool:
         """Try a micro-batch of this size; the next attempt clears its gradients."""
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
@@ -265,7 +274,7 @@ def pretrain_identity(config: StudyConfig, data_id: str, device: torch.device) -
     """All that determines the result of a run."""
     bf16, compiled = precision_of(config, device)
     run = {"device": device.type, "bf16": bf16, "torch_compile": compiled}
-    return {"data": data_id, **identity_parameters(config), **run}
+    return {"data": data_id, **executed_parameters(config), **run}
 
 
 def pretrain_run_id(config: StudyConfig, data: PreparedData, device: torch.device) -> str:
@@ -277,7 +286,7 @@ def pretrain_run_id(config: StudyConfig, data: PreparedData, device: torch.devic
     for evaluation in (False, True):
         masking_of(config, data, evaluation)
     identity = pretrain_identity(config, data.data_id, device)
-    return run_id(f"{config.architecture}-{config.mask_rate * 100:g}", identity)
+    return run_id(f"{config.architecture}-{100 * executed_rate(config):.0f}", identity)
 
 
 def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
@@ -351,6 +360,7 @@ def _run(
     else:
         log(f"run {folder.name} starts")
     corruption = fixed_corruption(validation_blocks(config, data), masking_of(config, data, evaluation=True))
+    _say_what_is_executed(identity, config, corruption, log)
     unigram = unigram_log_probabilities(data.train_counts(), data.special_ids)
 
     def validate() -> dict[str, float]:
@@ -362,9 +372,28 @@ def _run(
         return
     # of a part of a run, or of one process of several, it would mean nothing
     kwh = energy.kwh if saved is None and processes.count == 1 else None
-    final = {**metrics, "eval_blocks": len(corruption.input_ids), "eval_corruption": corruption_fingerprint(corruption)}
+    final = {
+        **metrics,
+        **{f"eval_tokens_{kind}": count for kind, count in tokens_by_kind(corruption).items()},
+        "eval_blocks": len(corruption.input_ids),
+        "eval_corruption": corruption_fingerprint(corruption),
+    }
     _finish(trainer, folder, identity, environment, final, kwh)
     states.remove()
+
+
+def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corruption: CorruptedBatch, log: Log) -> None:
+    """Where rate or split are not as asked for, and where the validation text is too short for a kind of token."""
+    for evaluation, name in ((False, "corruption"), (True, "eval_corruption")):
+        if statement := executed_statement(config.parameters(), identity[name], evaluation):
+            log(f"{'validation ' * evaluation}mask rate {statement} per {config.sequence_length} tokens")
+    counts = tokens_by_kind(corruption)
+    for kind, share in zip(KINDS, parse_mask_split(config.eval_mask_split), strict=True):
+        if share and not counts[kind]:
+            log(
+                f"the validation corruption has no {kind} token: {len(corruption.input_ids)} sequences are too few for "
+                f"{share:.0%} of the corrupted tokens; no perplexity is given for this kind"
+            )
 
 
 def _train(
@@ -571,6 +600,7 @@ def model_card(
     text = f"{data.meta['corpus']} ({data.meta['train']['words']:,} words)"
     if "bundled" in data.meta["corpus"]:
         text += "; English Wikipedia's contributors, CC BY-SA"
+    executed = executed_statement(config.parameters(), corruption_of(config.parameters()))
     return f"""---
 library_name: transformers
 tags: [masked-language-modeling, roberta, 3ml]
@@ -580,6 +610,7 @@ tags: [masked-language-modeling, roberta, 3ml]
 An ordinary RoBERTa encoder ({config.layer_norm}-LN, {config.num_hidden_layers} layers, width {config.hidden_size},
 {count_parameters(model.encoder):,} parameters), pre-trained as {kind[config.architecture]} with
 mask_rate {config.mask_rate:g} and split {config.mask_split}; the decoder was removed.
+{f"Executed: mask rate {executed} per sequence." if executed else ""}
 
 * text: {text}
 * tokenizer: {data.meta["tokenizer"]}, {data.vocab_size:,} tokens; sequence length {config.sequence_length}

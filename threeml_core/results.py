@@ -17,7 +17,7 @@ from threeml_core.errors import DamagedFileError
 from threeml_core.files import PROJECT_ROOT, fingerprint, project_path, sha256_file, write_json
 from threeml_core.processes import available_cores
 
-SCHEMA = 3
+SCHEMA = 4
 """Raised when the code would give another result for the same identity, or the record's fields change meaning."""
 
 STAGES = ("data", "pretrain", "baseline", "finetune", "bootstrap", "mutual_information", "benchmark")

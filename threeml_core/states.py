@@ -118,7 +118,7 @@ def draw_sample(config: StudyConfig, data: PreparedData) -> Sample:
     top = top[counts[top] > 0]
     is_top = torch.zeros(data.vocab_size, dtype=torch.bool)
     is_top[top] = True
-    expected = masking.counts(blocks.n)[0] * counts[top].sum() / counts.sum()  # in a block
+    expected = masking.counts(blocks.n).masked * counts[top].sum() / counts.sum()  # in a block
     blocks_wanted = 1.1 * config.states_per_layer / expected
     while True:
         count = min(len(blocks), int(blocks_wanted) + 1)

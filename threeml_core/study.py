@@ -16,6 +16,7 @@ from threeml_core.config import (
     MODEL_NAMES,
     RANDOM,
     StudyConfig,
+    executed_parameters,
     identity_parameters,
     parse_grid,
     parse_mask_split,
@@ -100,7 +101,7 @@ def study_runs(config: StudyConfig, artefacts: Sequence[str] | None = None) -> l
     for name in chosen:
         for changes in makers[name]:
             run = variant(config, **changes)
-            identity = fingerprint(identity_parameters(run))
+            identity = fingerprint(executed_parameters(run))
             used = runs.setdefault(identity, (run, []))[1]
             if name not in used:
                 used.append(name)
@@ -400,12 +401,11 @@ def find_outcomes(
             tuned.setdefault(PurePath(encoder).parent.name, []).append(record)
     of_seed: dict[str, list[tuple[RunRecord, dict[str, Any]]]] = {}
     for record in trained:
-        known = record.identity or record.parameters  # a failed run has no identity
-        of_seed.setdefault(f"{known['seed']}", []).append((record, known))
+        of_seed.setdefault(f"{record.parameters['seed']}", []).append((record, _known(record)))
     outcomes = []
     for run in study_runs(config, artefacts):
         found: dict[int, RunRecord] = {}
-        wanted = identity_parameters(run.config)
+        wanted = _wanted(run.config)
         for seed in run.seeds:
             wanted["seed"] = seed
             for record, known in of_seed.get(f"{seed}", ()):
@@ -423,14 +423,37 @@ def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str])
 
 def is_pretraining_of(record: RunRecord, config: StudyConfig) -> bool:
     """Is it a record of this pre-training, as far as parameters tell?"""
-    return has_parameters(record, config, DATA_PARAMETERS) and _is_wanted(
-        record.identity or record.parameters, identity_parameters(config)
-    )
+    return has_parameters(record, config, DATA_PARAMETERS) and _is_wanted(_known(record), _wanted(config))
+
+
+def _known(record: RunRecord) -> dict[str, Any]:
+    """What was asked for, what was decided by the device, and what was executed; a failed run has the first alone."""
+    return {**record.parameters, **record.identity}
+
+
+def _wanted(config: StudyConfig) -> dict[str, Any]:
+    return {**identity_parameters(config), **executed_parameters(config)}
+
+
+_ASKED = {
+    "corruption": ("mask_rate", "mask_split"),
+    "eval_corruption": ("eval_mask_rate", "eval_mask_split"),
+}
+"""What is executed, and the parameters that ask for it."""
 
 
 def _is_wanted(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """None is decided by the device."""
-    return all(known[name] == value for name, value in wanted.items() if value is not None)
+    """Are all values the same? None is decided by the device; a corruption may be asked for in several ways.
+
+    Records of an older schema executed another corruption under the same parameters: they answer who asks as they did.
+    """
+    asked = {name for names in _ASKED.values() for name in names}
+    if not all(known[n] == value for n, value in wanted.items() if value is not None and n not in {*asked, *_ASKED}):
+        return False
+    return all(
+        known.get(executed) == wanted[executed] or all(known[name] == wanted[name] for name in names)
+        for executed, names in _ASKED.items()
+    )
 
 
 FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", "from_mnli", *TRAINING_PARAMETERS)

@@ -53,13 +53,13 @@ def test_intervals_in_cells() -> None:
 
 def test_seeds_in_words(outcomes: list[Outcome]) -> None:
     """As many as the page's own runs have: the ablations may have fewer than the main comparison."""
-    assert reporting.seeds_statement(outcomes).startswith("3 pre-training seeds: means")
+    assert reporting.study_notes(outcomes).startswith("3 pre-training seeds: means")
     fewer = LARGE.replace(ablation_pretrain_seeds=2)
-    statements = [reporting.seeds_statement(outcomes_of(fewer, artefacts=[name])) for name in ("Table 2a", "Table 3")]
+    statements = [reporting.study_notes(outcomes_of(fewer, artefacts=[name])) for name in ("Table 2a", "Table 3")]
     assert [statement[:20] for statement in statements] == ["2 pre-training seeds", "3 pre-training seeds"]
-    assert reporting.seeds_statement(outcomes_of(fewer)).startswith("2 or 3 pre-training seeds: means")
+    assert reporting.study_notes(outcomes_of(fewer)).startswith("2 or 3 pre-training seeds: means")
     one = outcomes_of(LARGE.replace(pretrain_seeds=1))
-    assert "no interval is possible" in reporting.seeds_statement(one)
+    assert "no interval is possible" in reporting.study_notes(one)
 
 
 def test_figure_3(outcomes: list[Outcome]) -> None:
@@ -183,7 +183,7 @@ def test_what_was_not_run_says_so() -> None:
     for figure in (reporting.plot_masking_rate(nothing, LARGE), reporting.plot_efficiency(nothing)):
         assert "not run" in figure.svg and "not run" in figure.alt
     assert "not run" in reporting.plot_comparison(nothing, LARGE).svg
-    assert reporting.plateau_note(nothing) == "Nothing of this page has been run yet."
+    assert "Nothing of this page has been run yet." in reporting.study_notes(nothing)
     assert {claim.verdict for claim in claims(LARGE, nothing, ())} == {"not run"}
     table = reporting.claim_table(claims(LARGE, nothing, ()))
     assert cells(table, "Here") == ["not run"] * 9 and cells(table, "Why not") == [""] * 9

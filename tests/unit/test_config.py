@@ -11,6 +11,7 @@ from threeml_core.config import (
     PARAMETERS,
     StudyConfig,
     corruption_counts,
+    executed_parameters,
     identity_parameters,
     load_preset,
     make_config,
@@ -142,18 +143,44 @@ def test_identity_leaves_out_what_does_not_matter() -> None:
 @pytest.mark.parametrize("n", [16, 32, 128, 512])
 @pytest.mark.parametrize("rate", [0.15, 0.3, 0.4, 0.5, 0.75])
 @pytest.mark.parametrize("split", ["80-10-10", "100-0-0", "80-20-0", "80-0-20", "70-20-10"])
-def test_corruption_counts_are_the_nearest_whole_numbers(n: int, rate: float, split: str) -> None:
+def test_the_split_of_a_corruption_is_exact(n: int, rate: float, split: str) -> None:
     counts = corruption_counts(n, rate, split)
-    total = sum(counts)
-    assert abs(total - rate * n) <= 0.5
-    for count, share in zip(counts, split.split("-"), strict=True):
-        assert abs(count - total * float(share) / 100) < 1
+    assert counts.split == split
+    assert abs(float(counts.total) / n - rate) <= 0.5 / n / (float(split.split("-")[0]) / 100)
 
 
 def test_corruption_counts_by_hand() -> None:
-    assert corruption_counts(128, 0.4, "80-10-10") == (41, 5, 5)
-    assert corruption_counts(128, 0.5, "80-10-10") == (51, 7, 6)
-    assert corruption_counts(100, 0.3, "80-10-10") == (24, 3, 3)
+    def text(*arguments) -> tuple[str, ...]:
+        return tuple(corruption_counts(*arguments).as_text().values())
+
+    assert text(32, 0.15, "80-10-10") == ("4", "1/2", "1/2")
+    assert text(128, 0.4, "80-10-10") == ("41", "41/8", "41/8")
+    assert text(100, 0.3, "80-10-10") == ("24", "3", "3")
+    assert text(512, 0.4, "80-20-0") == ("164", "41", "0")
+
+
+def test_a_refused_mask_rate_names_one_that_works() -> None:
+    """Both limits: what the line says is accepted, a thousandth beyond it is not."""
+
+    def at(rate: float, split: str) -> StudyConfig:
+        return make_config({"sequence_length": 16, "mask_rate": rate, "mask_split": split})
+
+    for split, step in (("80-10-10", 0.001), ("100-0-0", 0.001), ("40-30-30", 0.001)):
+        for wrong, beyond in ((0.001, -step), (0.999, step)):
+            with pytest.raises(ParameterError) as refused:
+                at(wrong, split)
+            limit = float(re.search(r"(?:at least|at most) (\d\.\d+)", str(refused.value)).group(1))  # type: ignore[union-attr]
+            at(limit, split)
+            with pytest.raises(ParameterError):
+                at(limit + beyond, split)
+
+
+def test_settings_that_execute_the_same_are_one_run() -> None:
+    """At 32 tokens 15 and 16% are both 4 [MASK]s; 20% are 5."""
+    one, same, other = (make_config({"mask_rate": rate}) for rate in (0.15, 0.16, 0.2))
+    assert executed_parameters(one) == executed_parameters(same) != executed_parameters(other)
+    drawn = one.replace(mask_counts="probabilistic"), same.replace(mask_counts="probabilistic")
+    assert executed_parameters(drawn[0]) != executed_parameters(drawn[1])
 
 
 def test_a_given_corpus_brings_its_own_validation_text() -> None:

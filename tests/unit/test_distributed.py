@@ -102,7 +102,7 @@ def test_sigterm_saves_and_exits_143(own_runs: dict, tmp_path: Path) -> None:
     settings = {**own_runs, "max_steps": 150, "save_steps": 10, "eval_steps": 50, "micro_batch_size": 8}
     status, _, error = stop(settings, tmp_path)
     assert status == 143 and error.count("\n") == 1
-    assert "was asked to stop (SIGTERM): its state after step" in error and error.startswith("error: run self-40-")
+    assert "was asked to stop (SIGTERM): its state after step" in error and error.startswith("error: run self-39-")
     lines: list[str] = []
     record = pretrain(make_config(settings), lines.append)
     said = error.split("state after step ")[1].split(" ")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -27,27 +28,75 @@ def draw(ids: torch.Tensor, seed: int = 0, **settings) -> CorruptedBatch:
     return batch
 
 
+def replaced(batch: CorruptedBatch) -> torch.Tensor:
+    """The random tokens of a batch."""
+    return batch.input_ids.gather(1, batch.visible_idx)[batch.visible_kinds == 2]
+
+
+def kinds_of(batch: CorruptedBatch) -> list[int]:
+    """Masked, replaced and unchanged tokens of a batch."""
+    return torch.bincount(batch.kinds.flatten().long(), minlength=4)[1:].tolist()
+
+
 @pytest.mark.parametrize("split", ["80-10-10", "100-0-0", "80-20-0", "80-0-20"])
 @pytest.mark.parametrize("rate", [0.15, 0.4, 0.75])
-def test_exact_counts_in_every_row(split: str, rate: float) -> None:
+def test_every_row_has_the_same_masks_and_its_visible_tokens_within_one(split: str, rate: float) -> None:
     ids = blocks()
     batch = draw(ids, mask_rate=rate, mask_split=split)
-    masked, replaced, unchanged = Masking(4, SPECIAL, VOCAB, rate, split).counts(64)
-    assert ((batch.input_ids == 4).sum(1) == masked).all()
-    assert ((batch.labels != -100).sum(1) == masked + replaced + unchanged).all()
-    assert list(batch.kind_sizes.values()) == [masked, replaced, unchanged]
+    counts = Masking(4, SPECIAL, VOCAB, rate, split).counts(64)
+    assert ((batch.input_ids == 4).sum(1) == counts.masked).all()
+    visible = (batch.labels != -100).sum(1) - counts.masked
+    assert set(visible.tolist()) <= {math.floor(counts.visible), math.ceil(counts.visible)}
+    assert torch.equal(batch.kinds != 0, batch.targets != -100)
+    assert batch.corrupted_idx.shape[1] == counts.masked + counts.visible_slots
     assert batch.keep_idx.shape[1] + batch.mask_idx.shape[1] == 64
     together = torch.cat([batch.keep_idx, batch.mask_idx], 1).sort(1).values
     assert torch.equal(together, torch.arange(64).expand(64, -1))
     assert (batch.keep_idx.diff(dim=1) > 0).all() and (batch.mask_idx.diff(dim=1) > 0).all()
 
 
+@pytest.mark.parametrize("n", [16, 31, 32, 64, 128, 512])
+@pytest.mark.parametrize("rate", [0.06, 0.15, 0.2, 0.4, 0.5, 0.75])
+@pytest.mark.parametrize("split", ["80-10-10", "80-15-5", "70-20-10", "33.3-33.3-33.4", "80-0-20"])
+def test_the_split_is_exact_over_rows(n: int, rate: float, split: str) -> None:
+    """Over any number of rows each kind is within one token of its exact share: nothing is lost by rounding."""
+    shares = [Fraction(part) / 100 for part in split.split("-")]
+    ids = torch.full((96, n), 7)
+    batch = draw(ids, mask_rate=rate, mask_split=split)
+    masked, *visible = kinds_of(batch)
+    for found, share in zip(visible, shares[1:], strict=True):
+        assert abs(found - masked * share / shares[0]) <= 1
+
+
+def test_the_split_is_exact_over_steps_and_rows_of_one() -> None:
+    """15% of 32 tokens are 4 [MASK]s and one token more: in half of the blocks it is replaced, in half unchanged."""
+    ids = torch.full((1, 32), 7)
+    found = [kinds_of(draw(ids, seed, mask_rate=0.15)) for seed in range(2000)]
+    assert {tuple(kinds) for kinds in found} == {(4, 1, 0), (4, 0, 1)}
+    assert abs(sum(kinds[1] for kinds in found) - 1000) < 5 * math.sqrt(2000 / 4)
+    batch = draw(torch.full((64, 32), 7), mask_rate=0.15)
+    assert kinds_of(batch) == [256, 32, 32]
+
+
+def test_every_place_is_equally_likely_to_be_replaced() -> None:
+    """Which row and which token gets the odd one is drawn: no row of a batch is preferred."""
+    ids = torch.full((8, 16), 7)
+    replaced = torch.zeros(8, 16)
+    for seed in range(2000):
+        batch = draw(ids, seed, mask_rate=0.2)  # 3 [MASK]s, 0.375 replaced and 0.375 unchanged
+        replaced.scatter_add_(1, batch.visible_idx, (batch.visible_kinds == 2).float())
+    expected = 2000 * 0.375 / 16
+    assert (replaced - expected).abs().max() < 5 * math.sqrt(expected)
+
+
 def test_kinds_hold_what_they_say() -> None:
     ids = blocks()
     batch = draw(ids)
-    assert torch.equal(batch.targets, ids.gather(1, batch.corrupted_idx))
-    assert torch.equal(batch.input_ids.gather(1, batch.unchanged_idx), ids.gather(1, batch.unchanged_idx))
-    untouched = torch.ones_like(ids, dtype=torch.bool).scatter_(1, batch.corrupted_idx, False)
+    places, kinds = batch.corrupted_idx, batch.kinds
+    assert torch.equal(batch.targets[kinds > 0], ids.gather(1, places)[kinds > 0])
+    assert torch.equal(batch.input_ids.gather(1, places)[kinds == 3], ids.gather(1, places)[kinds == 3])
+    assert (batch.input_ids.gather(1, places)[kinds == 2] != ids.gather(1, places)[kinds == 2]).double().mean() > 0.9
+    untouched = torch.ones_like(ids, dtype=torch.bool).scatter_(1, places, kinds == 0)
     assert torch.equal(batch.input_ids[untouched], ids[untouched])
     assert (batch.labels[untouched] == -100).all()
 
@@ -57,21 +106,21 @@ def test_special_tokens_are_neither_corrupted_nor_drawn() -> None:
     batch = draw(ids, mask_rate=0.9, mask_split="50-50-0")
     special = torch.isin(ids, torch.tensor(SPECIAL))
     assert torch.equal(batch.input_ids[special], ids[special])
-    assert not torch.isin(batch.input_ids.gather(1, batch.replaced_idx), torch.tensor(SPECIAL)).any()
+    assert not torch.isin(replaced(batch), torch.tensor(SPECIAL)).any()
 
 
 def test_special_tokens_can_be_corrupted_as_in_fairseq() -> None:
     ids = blocks()
     batch = draw(ids, mask_rate=0.95, mask_special_tokens=True)
     assert (batch.input_ids[:, 0] == 4).any()
-    assert not torch.isin(batch.input_ids.gather(1, batch.replaced_idx), torch.tensor(SPECIAL)).any()
+    assert not torch.isin(replaced(batch), torch.tensor(SPECIAL)).any()
 
 
 def test_every_regular_token_is_equally_likely() -> None:
     """Positions and replacements are uniform: within five standard deviations of the expected counts."""
     ids = blocks(4096, 32)
     batch = draw(ids, mask_rate=0.5, mask_split="50-50-0")
-    draws = batch.input_ids.gather(1, batch.replaced_idx).flatten()
+    draws = replaced(batch)
     expected = draws.numel() / (VOCAB - len(SPECIAL))
     counts = torch.bincount(draws, minlength=VOCAB)[5:].double()
     assert (counts - expected).abs().max() < 5 * math.sqrt(expected)
@@ -100,7 +149,13 @@ def test_split_in_micro_batches_loses_nothing() -> None:
 def test_too_many_special_tokens_is_refused() -> None:
     ids = blocks(2, 16)
     ids[0, 1:10] = 2
-    with pytest.raises(ParameterError, match=r"mask_rate=0.6 corrupts 10 of 16 tokens.*lower it to at most 0.312"):
+    with pytest.raises(ParameterError, match=r"mask_rate=0.6 corrupts 10 of 16 tokens.*lower it to at most 0.351"):
+        draw(ids, mask_rate=0.6)
+    draw(ids, mask_rate=0.351)
+    with pytest.raises(ParameterError):
+        draw(ids, mask_rate=0.352)
+    ids[0, 1:15] = 2
+    with pytest.raises(ParameterError, match="16 special tokens that stay: join short documents"):
         draw(ids, mask_rate=0.6)
 
 

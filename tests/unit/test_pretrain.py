@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import threeml_core.pretrain
-from threeml_core import flops
+from threeml_core import flops, reporting
 from threeml_core.checkpoint import SavedStates, load_training_state
 from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
 from threeml_core.data import prepare_data
@@ -142,6 +142,32 @@ def test_a_finished_run_is_not_repeated(own_runs: dict) -> None:
 def test_other_ways_to_train(settings: dict, own_runs: dict) -> None:
     record = pretrain(make_config({**own_runs, **settings}), quiet)
     assert record.metrics["train_loss"] < 5.2, "the loss starts at ln 300 = 5.7"
+
+
+def test_what_is_executed_is_said_and_is_one_run(own_runs: dict) -> None:
+    """15% of 32 tokens are 4 [MASK]s and one token more: 15.6%; so are 16%, whose run is there then."""
+    lines: list[str] = []
+    vanilla = {**own_runs, "architecture": "vanilla", "eval_mask_rate": 0.15}
+    record = pretrain(make_config({**vanilla, "mask_rate": 0.15}), lines.append)
+    said = "mask rate 0.15 as 0.1562 (4 [MASK]s, 0.5 replaced, 0.5 unchanged) per 32 tokens"
+    assert lines.count(said) == 1 and lines.count(f"validation {said}") == 1
+    assert record.run_id.startswith("vanilla-16-")
+    assert record.identity["corruption"] == {"masked": "4", "replaced": "1/2", "unchanged": "1/2"}
+    sizes = [record.metrics[f"eval_tokens_{kind}"] for kind in ("masked", "replaced", "unchanged")]
+    assert sizes == [64, 8, 8]
+    assert record.metrics["eval_perplexity_unchanged"] > 1 and record.metrics["eval_perplexity_replaced"] > 1
+    assert pretrain(make_config({**vanilla, "mask_rate": 0.16}), quiet) == record
+    note = reporting.corruption_note([record])
+    assert note.count("0.15 as 0.1562 (4 [MASK]s, 0.5 replaced, 0.5 unchanged)") == 2 and "per sequence of 32" in note
+
+
+def test_a_validation_text_too_short_for_a_kind_says_so(own_runs: dict) -> None:
+    settings = {"eval_mask_rate": 0.15, "eval_mask_split": "80-19-1", "max_eval_blocks": 1, "max_steps": 5}
+    lines: list[str] = []
+    record = pretrain(make_config({**own_runs, **settings}), lines.append)
+    missing = [kind for kind in ("replaced", "unchanged") if not record.metrics[f"eval_tokens_{kind}"]]
+    assert missing and all(f"eval_perplexity_{kind}" not in record.metrics for kind in missing)
+    assert [line for line in lines if f"the validation corruption has no {missing[0]} token: 1 sequences are" in line]
 
 
 def test_tensorboard(own_runs: dict) -> None:

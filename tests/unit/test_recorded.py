@@ -19,10 +19,10 @@ from threeml_core.log import no_line
 from threeml_core.mutual_information import mutual_information
 from threeml_core.pretrain import pretrain
 from threeml_core.protocol import compare_results
-from threeml_core.reporting import comparison_of_models, protocol_table
+from threeml_core.reporting import comparison_of_models, corruption_note, protocol_table
 from threeml_core.reporting.commands import finetune_command, pretrain_command
 from threeml_core.results import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record
-from threeml_core.study import study_runs
+from threeml_core.study import is_pretraining_of, study_runs
 
 
 def everything(runs_dir: str) -> list[RunRecord]:
@@ -92,7 +92,7 @@ def test_an_archive_is_read_once_and_checked(study: dict, tmp_path: Path) -> Non
     assert (folder / "notebooks").exists(), "nothing has changed"
     lines = (tmp_path / RESULTS).read_text()
     (tmp_path / RESULTS).write_text(lines.replace(f'"schema": {SCHEMA}', '"schema": 2'))
-    with pytest.raises(DamagedFileError, match=f"holds records of schema 2, this version reads {SCHEMA}"):
+    with pytest.raises(DamagedFileError, match=f"holds records of schema 2, this version reads 3 and {SCHEMA}"):
         restore_runs(tmp_path, folder)
     assert (folder / "notebooks").exists(), "what was restored stays"
     (tmp_path / RESULTS).write_text(lines)
@@ -152,3 +152,21 @@ def test_plan_only_needs_no_weights(study: dict, tmp_path: Path) -> None:  # noq
     assert "CoLA: not all of its runs have a record" in found.notes
     record = load_records(config.runs_dir, "finetune")[0]
     assert json.loads((record.folder(config.runs_dir) / "record.json").read_text())["schema"] == SCHEMA
+
+
+def test_records_of_the_schema_before_keep_the_corruption_that_they_executed(study: dict, tmp_path: Path) -> None:  # noqa: F811
+    """Then 15% of 32 tokens were 4-1-0, without unchanged tokens; they still answer who asks for 15%, and say so."""
+    config = make_config({**study, "architecture": "vanilla", "mask_rate": 0.15})
+    trained = pretrain(config, no_line)
+    assert trained.identity["corruption"] == {"masked": "4", "replaced": "1/2", "unchanged": "1/2"}
+    write_archive([trained], config.runs_dir, tmp_path)
+    values = json.loads((tmp_path / RESULTS).read_text())
+    asked = {name: values["parameters"][name] for name in ("mask_rate", "mask_split")}
+    values["identity"] = {k: v for k, v in values["identity"].items() if not k.endswith("corruption")} | asked
+    (tmp_path / RESULTS).write_text(json.dumps({**values, "schema": 3}) + "\n")
+    [older] = read_archive(tmp_path)
+    assert older.identity["corruption"] == {"masked": "4", "replaced": "1", "unchanged": "0"}
+    assert older.run_id == trained.run_id and older.schema == SCHEMA
+    assert is_pretraining_of(older, config) and not is_pretraining_of(older, config.replace(mask_rate=0.16))
+    assert is_pretraining_of(trained, config.replace(mask_rate=0.16))
+    assert "0.15 as 0.1562, 80-10-10 as 80-20-0 (4 [MASK]s, 1 replaced, 0 unchanged)" in corruption_note([older])

@@ -16,7 +16,7 @@ from threeml_core.protocol import best_of_seeds
 from threeml_core.reporting.commands import commands_of, finetune_command, pretrain_command
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
 from threeml_core.reporting.finetuning import task_heading
-from threeml_core.reporting.tables import MISSING, NOT_RUN, Table
+from threeml_core.reporting.tables import MISSING, NOT_RUN, Table, corruption_note
 from threeml_core.results import RunRecord
 from threeml_core.study import (
     ABLATIONS,
@@ -94,6 +94,12 @@ def plateau_note(outcomes: Iterable[Outcome]) -> str:
         f"{len(flat)} of {len(known)} models have not left the unigram plateau: they have learned next to nothing of "
         "masked tokens, and what they give shows the form of this page, not the method."
     )
+
+
+def study_notes(outcomes: Sequence[Outcome]) -> str:
+    """What holds for all that a page shows: seeds, the unigram plateau, the corruption that was executed."""
+    records = [record for outcome in outcomes for record in outcome.ended.values()]
+    return " ".join(filter(None, (seeds_statement(outcomes), plateau_note(outcomes), corruption_note(records))))
 
 
 # -- tasks ------------------------------------------------------------------------------------------------------

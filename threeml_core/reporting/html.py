@@ -23,7 +23,7 @@ from threeml_core.claims import claims
 from threeml_core.config import StudyConfig
 from threeml_core.errors import StudyError
 from threeml_core.files import PROJECT_ROOT, atomic_folder
-from threeml_core.reporting.comparison import claim_table, plateau_note, plot_comparison, seeds_statement
+from threeml_core.reporting.comparison import claim_table, plot_comparison, study_notes
 from threeml_core.reporting.figures import Figure
 from threeml_core.reporting.tables import Table
 from threeml_core.results import STAGES, RunRecord, describe_environment, load_records
@@ -161,8 +161,7 @@ def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
     stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
     outcomes = find_outcomes(config, None, stages["pretrain"], stages["finetune"])
     shown = [
-        html.escape(seeds_statement(outcomes).replace("`", "")),
-        html.escape(plateau_note(outcomes)),
+        html.escape(study_notes(outcomes).replace("`", "")),
         "The rule of the verdicts, which no result can change: "
         '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.',
     ]

@@ -7,7 +7,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from threeml_core.config import DATA_PARAMETERS, KINDS, MODEL_NAMES, StudyConfig, identity_parameters
+from threeml_core.config import (
+    DATA_PARAMETERS,
+    KINDS,
+    MODEL_NAMES,
+    StudyConfig,
+    executed_statement,
+    identity_parameters,
+)
 from threeml_core.results import RunRecord
 
 MISSING = "—"
@@ -177,7 +184,7 @@ def speed_table(record: RunRecord) -> Table:
     return Table([{"Quantity": name, "Value": value} for name, value in rows.items()], "Cost of this run in time")
 
 
-_MAY_DIFFER = {"architecture", "mask_rate", "mask_split", "mask_counts", "seed"}
+_MAY_DIFFER = {"architecture", "mask_rate", "mask_split", "corruption", "mask_counts", "seed"}
 
 
 def comparable(record: RunRecord, others: Iterable[RunRecord]) -> list[RunRecord]:
@@ -217,3 +224,22 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
             }
         )
     return Table(rows, "Finished runs on the same text, validated on the same corruption")
+
+
+def corruption_note(records: Iterable[RunRecord]) -> str:
+    """What mask rates and splits execute in sequences of this length, where that is not what was asked for; else ""."""
+    found: dict[str, None] = {}
+    lengths = set()
+    for record in records:
+        for evaluation, prefix in ((False, ""), (True, "validation: ")):
+            executed = record.identity.get("eval_corruption" if evaluation else "corruption", {})
+            if statement := executed_statement(record.parameters, executed, evaluation):
+                found[prefix + statement] = None
+                lengths.add(record.parameters["sequence_length"])
+    if not found:
+        return ""
+    n = " or ".join(f"{length:,}" for length in sorted(lengths))
+    return (
+        f"Mask rates are executed with a whole number of [MASK]s per sequence of {n} tokens (means over sequences): "
+        f"{'; '.join(sorted(found))}."
+    )
