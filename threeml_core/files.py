@@ -191,6 +191,21 @@ def write_json(path: Path, value: Any) -> None:
         temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def utf16_of(start: bytes) -> str:
+    """The kind of UTF-16 that a file seems to hold, as `iconv` calls it; empty if it seems to be something else.
+
+    Args:
+        start: the first few thousand bytes.
+    """
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    half = len(start) // 2
+    for first, kind in ((0, "utf-16be"), (1, "utf-16le")):  # of letters of European languages one byte is zero
+        if half and start[first::2].count(0) > 0.6 * half and start[1 - first :: 2].count(0) < 0.1 * half:
+            return kind
+    return ""
+
+
 def sha256_file(path: Path) -> str:
     """Hex SHA-256 of a file, read in bounded memory.
 

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import bz2
+import collections
 import contextlib
 import gzip
 import io
 import json
 import lzma
-import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from threeml_core.config import StudyConfig
 from threeml_core.data.bundled import bundled_articles, bundled_file
+from threeml_core.data.folders import COMPRESSED, FORMATS, find_texts, format_of
+from threeml_core.data.hub import hub_or_cache, hub_reason
 from threeml_core.errors import CorpusError
-from threeml_core.files import exclusive, explain_path, find_path, fingerprint, sha256_file, write_json
+from threeml_core.files import (
+    exclusive,
+    explain_path,
+    find_path,
+    fingerprint,
+    sha256_file,
+    utf16_of,
+    write_json,
+)
 
 PIECE_CHARACTERS = 1_000_000
 """A longer document is passed on in pieces, so that memory stays bounded whatever the corpus."""
-
-_COMPRESSED = {".gz", ".xz", ".bz2", ".zst"}
-_FORMATS = {".txt", ".jsonl", ".parquet"}
 
 Document = Iterator[str]
 """A document as a stream of pieces; the pieces joined are its text."""
@@ -41,28 +48,28 @@ def corpus_parts(corpus: str) -> list[str]:
     return parts
 
 
-def _format_of(path: Path) -> str:
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSED:
-        suffixes.pop()
-    return suffixes[-1] if suffixes else ""
+def corpus_files(part: str) -> tuple[list[Path], dict[str, int]]:
+    """The files of one corpus given as a file or folder, sorted; and what of a folder is passed over.
 
-
-def corpus_files(part: str) -> list[Path]:
-    """The files of one corpus given as a file or folder, sorted.
+    Returns:
+        As `find_texts`.
 
     Raises:
         CorpusError: missing, no file of a known format in it, or a file is empty.
     """
     path = find_path(part)
+    passed_over: dict[str, int] = {}
     if path.is_dir():
-        files = sorted(p for p in _files_below(path) if _format_of(p) in _FORMATS)
+        if (path / "train.bin").is_file() and (path / "meta.json").is_file():
+            raise CorpusError(f"corpus {part}: a prepared folder stands alone as corpus; give the text it was made of")
+        files, passed_over = find_texts(path)
         if not files:
+            others = f"; there is: {counts_as_text(passed_over)}" if passed_over else ""
             raise CorpusError(
-                f"corpus {part}: no .txt, .jsonl or .parquet file (plain, gz, xz, bz2 or zst) in this folder"
+                f"corpus {part}: no .txt, .jsonl or .parquet file (plain, gz, xz, bz2 or zst) in this folder{others}"
             )
     elif path.is_file():
-        if _format_of(path) not in _FORMATS:
+        if format_of(path) not in FORMATS:
             raise CorpusError(
                 f"corpus {part}: unknown format '{path.name}'; expected .txt, .jsonl or .parquet, "
                 "plain or with .gz, .xz, .bz2 or .zst behind"
@@ -73,18 +80,47 @@ def corpus_files(part: str) -> list[Path]:
     for file in files:
         if file.stat().st_size == 0:
             raise CorpusError(f"corpus file {file} is empty: remove it or fill it")
-    return files
+    return files, passed_over
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    """All files, folders in it included; one that may not be entered stops it, so that no text is lost unseen."""
+def describe_corpus(corpus: str) -> dict[str, Any]:
+    """What a corpus is made of.
 
-    def stop(error: OSError) -> NoReturn:
-        raise error
+    Returns:
+        `files` (how many are read), `hub_datasets` (how many), `passed_over` (as `find_texts`).
 
-    with explain_path(folder):
-        for parent, _, names in os.walk(folder, onerror=stop):
-            yield from (path for path in (Path(parent, name) for name in names) if path.is_file())
+    Raises:
+        CorpusError: see `corpus_files`; or a file is read twice, as two of the corpora hold it.
+    """
+    first: dict[str, str] = {}
+    passed_over: collections.Counter[str] = collections.Counter()
+    hub_datasets = 0
+    for part in corpus_parts(corpus):
+        if part.startswith("hub:"):
+            hub_datasets += 1
+            names = [part]
+        elif part == "bundled":
+            names = [str(bundled_file())]
+        else:
+            files, others = corpus_files(part)
+            names = [str(path.resolve()) for path in files]
+            passed_over.update(others)
+        for name in names:
+            if name in first:
+                raise CorpusError(
+                    f"corpus: {name} would be read twice, as part of {first[name]} and of {part}; give it once"
+                )
+            first[name] = part
+    return {
+        "files": len(first) - hub_datasets,
+        "hub_datasets": hub_datasets,
+        "passed_over": dict(passed_over.most_common()),
+    }
+
+
+def counts_as_text(counts: dict[str, int]) -> str:
+    """`{".md": 2}` -> "2 .md"."""
+    return ", ".join(f"{count:,} {what}" for what, count in counts.items())
 
 
 @contextlib.contextmanager
@@ -118,9 +154,11 @@ def _lines(path: Path) -> Iterator[str]:
             while line := reader.readline(PIECE_CHARACTERS):
                 number += line.endswith("\n")
                 if "\0" in line:
+                    _refuse_utf16(path)
                     raise CorpusError(f"{path} looks binary: a NUL byte near line {number}; expected UTF-8 text")
                 yield line
     except UnicodeDecodeError as error:
+        _refuse_utf16(path)
         raise CorpusError(
             f"{path} is not valid UTF-8 after line {number} ({error.reason}): convert it, for example with "
             "`iconv -f latin1 -t utf-8`"
@@ -129,6 +167,13 @@ def _lines(path: Path) -> Iterator[str]:
         if not _is_damage(error):
             raise
         raise CorpusError(f"{path} is damaged or truncated after line {number}: {error}") from None
+
+
+def _refuse_utf16(path: Path) -> None:
+    with _open_binary(path) as binary:
+        encoding = utf16_of(binary.read(4096))
+    if encoding:
+        raise CorpusError(f"{path} looks like UTF-16: convert it with `iconv -f {encoding} -t utf-8`")
 
 
 def _is_damage(error: Exception) -> bool:
@@ -239,7 +284,7 @@ def _parquet_documents(path: Path, column: str) -> Iterator[Document]:
         raise CorpusError(f"{path}: reading .parquet needs `pip install pyarrow`") from None
     try:
         with explain_path(path), contextlib.ExitStack() as stack:
-            if path.suffix.lower() in _COMPRESSED:
+            if path.suffix.lower() in COMPRESSED:
                 binary = stack.enter_context(_open_binary(path))
                 source: Any = pyarrow.BufferReader(binary.read())
             else:
@@ -272,14 +317,14 @@ def _load_hub(part: str, column: str) -> Any:
             f"corpus {part}: {name!r} is no dataset but a reader of `datasets`, which takes all files of the working "
             "folder, pickled ones too; give a file or folder as corpus"
         )
-    try:
-        dataset = datasets.load_dataset(name, config or None, split="train")
-    except Exception as error:  # the hub's errors have no common base
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise CorpusError(
-            f"corpus {part}: the hub did not give it ({type(error).__name__}: {reason}); check the name and the "
-            "network, or use a local file or folder as corpus"
-        ) from None
+    with hub_or_cache(name) as offline:
+        try:
+            dataset = datasets.load_dataset(name, config or None, split="train")
+        except Exception as error:  # the hub's errors have no common base
+            raise CorpusError(
+                f"corpus {part}: the hub did not give it ({hub_reason(error, offline)}); check the name and the "
+                "network, or use a local file or folder as corpus"
+            ) from None
     if column not in dataset.column_names:
         raise CorpusError(
             f"corpus {part}: no column {column!r} (there is: {', '.join(dataset.column_names)}); set text_column"
@@ -306,8 +351,8 @@ def load_corpus(corpus: str, separator: str = "blank-line", text_column: str = "
             for row in _load_hub(part, text_column).select_columns(text_column):
                 yield _pieces(_checked_text(row, text_column, f"corpus {part}"))
         else:
-            for path in corpus_files(part):
-                kind = _format_of(path)
+            for path in corpus_files(part)[0]:
+                kind = format_of(path)
                 if kind == ".txt":
                     yield from _txt_documents(path, separator)
                 elif kind == ".jsonl":
@@ -345,7 +390,7 @@ def corpus_fingerprint(config: StudyConfig, corpus: str, cache: Path) -> str:
         elif part.startswith("hub:"):
             content.append(["hub", _load_hub(part, config.text_column)._fingerprint])
         else:
-            content.append([[path.name, _file_hash(path, known)] for path in corpus_files(part)])
+            content.append([[path.name, _file_hash(path, known)] for path in corpus_files(part)[0]])
     if len(known) > before:
         with exclusive(cache / ".file_hashes.lock", str(memory), wait=True):
             write_json(memory, _remembered(memory) | known)

@@ -12,8 +12,9 @@ import numpy as np
 
 from threeml_core.config import StudyConfig
 from threeml_core.data.diagnostic import diagnostic_rows
+from threeml_core.data.hub import hub_or_cache, hub_reason
 from threeml_core.errors import CorpusError
-from threeml_core.files import find_path, fingerprint, refuse_locked
+from threeml_core.files import find_path, fingerprint, refuse_locked, utf16_of
 from threeml_core.tasks import Task
 
 HUB_DATASET = "nyu-mll/glue"
@@ -179,7 +180,11 @@ def _read_tsv(task: Task, path: Path, skip_bad_rows: bool) -> Split:
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        raise CorpusError(f"{path} is not valid UTF-8 ({error.reason} at byte {error.start})") from None
+        encoding = utf16_of(path.read_bytes()[:4096])
+        how = f"`iconv -f {encoding or 'latin1'} -t utf-8`"
+        looks = "looks like UTF-16: convert it with " if encoding else ""
+        what = f"is not valid UTF-8 ({error.reason} at byte {error.start}): convert it, for example with "
+        raise CorpusError(f"{path} {looks or what}{how}") from None
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror}") from None
     rows = [line.removesuffix("\r").split("\t") for line in lines]
@@ -254,14 +259,14 @@ def _from_hub(task: Task) -> dict[str, Split]:
         raise CorpusError("glue='hub' needs `pip install datasets`, or set glue to a folder") from None
     splits = {}
     for name in ["train", *map(split_name, task.validation)]:
-        try:
-            data = datasets.load_dataset(HUB_DATASET, task.name, split=name)
-        except Exception as error:  # the hub's errors have no common base
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise CorpusError(
-                f"glue='hub': {HUB_DATASET} did not come ({type(error).__name__}: {reason}); check the network, or "
-                "set glue to a folder with the official files, or to 'bundled' for the diagnostic tasks"
-            ) from None
+        with hub_or_cache(HUB_DATASET) as offline:
+            try:
+                data = datasets.load_dataset(HUB_DATASET, task.name, split=name)
+            except Exception as error:  # the hub's errors have no common base
+                raise CorpusError(
+                    f"glue='hub': {HUB_DATASET} did not come ({hub_reason(error, offline)}); check the network, or "
+                    "set glue to a folder with the official files, or to 'bundled' for the diagnostic tasks"
+                ) from None
         names = getattr(data.features.get("label"), "names", None) or []
         where = f"{HUB_DATASET} {task.name}/{name}"
         splits[name] = _from_columns(task, data.column_names, data.__getitem__, names, where)

@@ -19,13 +19,14 @@ from transformers import PreTrainedTokenizerFast
 
 from threeml_core.config import DATA_PARAMETERS, StudyConfig
 from threeml_core.data.blocks import BlockWriter, TokenBlocks, token_dtype
-from threeml_core.data.corpus import Document, corpus_fingerprint, load_corpus
+from threeml_core.data.corpus import Document, corpus_fingerprint, counts_as_text, describe_corpus, load_corpus
+from threeml_core.data.repeats import Repeats
 from threeml_core.data.tokenizer import Encoder, boundary_ids, limited, load_tokenizer, train_tokenizer
 from threeml_core.errors import CorpusError, DamagedFileError, StudyError
 from threeml_core.files import atomic_folder, exclusive, explain_path, fingerprint, project_path, write_json
 
 FORMAT = 1
-"""Raised when the files of a prepared folder change their meaning."""
+"""Raised when the files of a prepared folder change their meaning; what is noted of the text may be absent."""
 
 _CHUNK_CHARACTERS = 1_000_000  # tokenised at once
 
@@ -68,6 +69,10 @@ class PreparedData:
         """The tokenizer, as a Hugging Face folder."""
         return self.folder / "tokenizer"
 
+    def was_read(self) -> list[str]:
+        """Lines for the log: files, documents, words and sequences; what was passed over; documents that repeat."""
+        return list(_was_read(self.meta))
+
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The tokenizer itself."""
         return load_tokenizer(self.tokenizer_folder)
@@ -106,6 +111,7 @@ def load_prepared(folder: Path) -> PreparedData:
                 "remove the folder and run again"
             )
         _check_meta(meta)
+        list(_was_read(meta))
         blocks = {
             name: TokenBlocks(
                 folder / f"{name}.bin",
@@ -119,7 +125,7 @@ def load_prepared(folder: Path) -> PreparedData:
         }
         path = folder / "tokenizer" / "tokenizer.json"
         _read_json(path)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError(
             f"damaged data cache: {path} cannot be read ({type(error).__name__}: {error}); "
             f"remove the folder {folder} and run again"
@@ -163,9 +169,12 @@ def held_out(text: str, fraction: float) -> bool:
 
 
 def _split(documents: Iterable[Document], fraction: float) -> Iterator[tuple[bool, Document]]:
+    """(is held out, document) of each; one without text comes without a piece."""
     for document in documents:
-        first = next(document, "")
-        if first.strip():
+        first = next((piece for piece in document if piece.strip()), None)
+        if first is None:
+            yield False, iter(())
+        else:
             yield held_out(first, fraction), itertools.chain([first], document)
 
 
@@ -214,10 +223,13 @@ def _data_identity(config: StudyConfig, cache: Path) -> dict[str, Any]:
         del identity["validation_fraction"]
     if config.tokenizer != "train":
         del identity["vocab_size"], identity["tokenizer_megabytes"]
-        tokenizer = load_tokenizer(config.tokenizer)
-        content = [tokenizer.backend_tokenizer.to_str(), sorted(tokenizer.special_tokens_map.items())]
-        identity["tokenizer"] = fingerprint(content, 32)
+        identity["tokenizer"] = _tokenizer_identity(config.tokenizer)
     return identity
+
+
+def _tokenizer_identity(name: str) -> str:
+    tokenizer = load_tokenizer(name)
+    return fingerprint([tokenizer.backend_tokenizer.to_str(), sorted(tokenizer.special_tokens_map.items())], 32)
 
 
 def prepare_data(config: StudyConfig, log: Callable[[str], None] = lambda line: None) -> PreparedData:
@@ -242,6 +254,8 @@ def prepare_data(config: StudyConfig, log: Callable[[str], None] = lambda line: 
                 f"{given} was prepared with sequence_length={data.train.n}, asked for {config.sequence_length}: "
                 f"set sequence_length to {data.train.n} or prepare the corpus again"
             )
+        _refuse_other_settings(config, data, project_path(config.runs_dir) / "data")
+        _log_all(data.was_read(), log)
         return data
     cache = project_path(config.runs_dir) / "data"
     identity = _data_identity(config, cache)
@@ -252,12 +266,86 @@ def prepare_data(config: StudyConfig, log: Callable[[str], None] = lambda line: 
             with atomic_folder(folder) as temporary:
                 _build(config, identity, folder.name, temporary, log)
             log(f"prepared {folder.name} in {time.perf_counter() - started:.1f} s")
-    return load_prepared(folder)
+    data = load_prepared(folder)
+    _log_all(data.was_read(), log)
+    return data
+
+
+def _log_all(lines: Iterable[str], log: Callable[[str], None]) -> None:
+    for line in lines:
+        log(line)
+
+
+def _was_read(meta: dict[str, Any]) -> Iterator[str]:
+    read = meta.get("read")
+    if read is None:
+        yield "the text was prepared by an earlier version, which did not note what files it read"
+    for name, about in (read or {}).items():
+        if about is not None:
+            hub = f", {about['hub_datasets']:,} hub data sets" if about["hub_datasets"] else ""
+            over = counts_as_text(about["passed_over"]) or "nothing"
+            yield f"{name}: {about['files']:,} files read{hub}; passed over: {over}"
+    sides = [meta[name] for name in _SIDES]
+    documents, words, blocks = (
+        " + ".join(f"{side[name]:,}" for side in sides) for name in ("documents", "words", "blocks")
+    )
+    yield (
+        f"text: {documents} documents, {words} words, {blocks} sequences of {meta['sequence_length']} tokens "
+        "(training + validation)"
+    )
+    if empty := meta.get("empty_documents"):
+        yield f"{empty:,} documents without text were passed over"
+    if repeated := sides[0].get("repeated"):
+        yield f"{repeated:,} of {sides[0]['documents']:,} training documents repeat another one"
+    if also := sides[1].get("also_in_training"):
+        yield (
+            f"warning: {also:,} of {sides[1]['documents']:,} validation documents are training documents too, so "
+            "perplexity is better than it is on new text: take them out of one of the two"
+        )
+
+
+def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path) -> None:
+    """A prepared folder is what it is: parameters that are given with it have to be those it was made with.
+
+    Args:
+        config: given with it.
+        data: the folder.
+        cache: where the hashes of files are remembered.
+
+    Raises:
+        CorpusError: one is another.
+    """
+    meta, identity = data.meta, data.meta.get("identity", {})
+    trained = meta["tokenizer"] == "train"
+    made_with: dict[str, tuple[Any, ...]] = {
+        "validation_corpus": (meta.get("validation_corpus"),),
+        "validation_fraction": (identity.get("validation_fraction"),),
+        "document_separator": (identity.get("document_separator"),),
+        "text_column": (identity.get("text_column"),),
+        "tokenizer": (meta["tokenizer"],),
+        "vocab_size": (identity.get("vocab_size"), meta["vocab_size"]) if trained else (meta["vocab_size"],),
+        "tokenizer_megabytes": (identity.get("tokenizer_megabytes"),),
+    }
+    for name, values in made_with.items():
+        value = getattr(config, name)
+        if config.sources[name] != "given" or value in values:
+            continue
+        # the same thing may have two names
+        if name == "tokenizer" and "train" not in (value, *values) and _tokenizer_identity(value) == identity.get(name):
+            continue
+        if name == "validation_corpus" and value and corpus_fingerprint(config, value, cache) == identity.get(name):
+            continue
+        made = "without it" if values[0] is None else f"with {name}={values[0]!r}"
+        raise CorpusError(
+            f"{data.folder} was prepared {made}, asked for {value!r}: leave {name} out or prepare the corpus again"
+        )
 
 
 def _is_prepared(corpus: str) -> bool:
     try:
-        return (project_path(corpus) / "meta.json").is_file()
+        folder = project_path(corpus)
+        others = (folder / f"{name}.bin" for name in _SIDES)
+        return (folder / "meta.json").is_file() and any(path.is_file() for path in others)
     except (OSError, StudyError):  # several corpora are no path; what is wrong with one alone shows when it is read
         return False
 
@@ -266,6 +354,8 @@ def _build(
     config: StudyConfig, identity: dict[str, Any], data_id: str, folder: Path, log: Callable[[str], None]
 ) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    corpora = {"corpus": config.corpus, "validation_corpus": config.validation_corpus}
+    read = {name: corpus and describe_corpus(corpus) for name, corpus in corpora.items()}
 
     def documents(corpus: str) -> Iterator[Document]:
         return load_corpus(corpus, config.document_separator, config.text_column)
@@ -292,17 +382,25 @@ def _build(
     assert start is not None and end is not None
     special_ids = sorted({*tokenizer.all_special_ids, start, end})
     statistics = {name: dict.fromkeys(_STATISTICS, 0) for name in _SIDES}
+    repeats, empty_documents = Repeats(), 0
 
     def stream() -> Iterator[tuple[str, bool]]:
         """All pieces; where each goes is queued beside it, as tokenising works in chunks."""
+        nonlocal empty_documents
         for is_validation, document in sides():
             name = "validation" if is_validation else "train"
-            statistics[name]["documents"] += 1
+            is_first = True
             for text, ends in _with_ends(document):
+                words = text.split()
                 statistics[name]["characters"] += len(text)
-                statistics[name]["words"] += len(text.split())
+                statistics[name]["words"] += len(words)
+                if is_first:
+                    repeats.add(words, is_validation)
+                is_first = False
                 queue.append(name)
                 yield text, ends
+            statistics[name]["documents"] += not is_first
+            empty_documents += is_first
 
     queue: collections.deque[str] = collections.deque()
     next_report = time.monotonic() + 10
@@ -323,6 +421,10 @@ def _build(
         if writer.n_blocks == 0:
             _refuse_empty(config, name, statistics[name], n)
     np.save(folder / "train_counts.npy", writers["train"].counts)
+    more = {
+        "train": {"repeated": repeats.repeated()},
+        "validation": {"also_in_training": repeats.also_in_training()},
+    }
     write_json(
         folder / "meta.json",
         {
@@ -340,11 +442,14 @@ def _build(
             "pad_token_id": tokenizer.pad_token_id,
             "bos_token_id": start,
             "eos_token_id": end,
+            "read": read,
+            "empty_documents": empty_documents,
             **{
                 name: {
                     **statistics[name],
                     "blocks": writer.n_blocks,
                     "max_special_tokens": writer.max_special_tokens,
+                    **more[name],
                 }
                 for name, writer in writers.items()
             },

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
+from threeml_core.data.hub import hub_or_cache, hub_reason
 from threeml_core.errors import CorpusError
 
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -94,15 +95,14 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerFast:
     Raises:
         CorpusError: it cannot be loaded, has no fast version, or lacks a mask, padding or boundary token.
     """
-    try:
-        with quiet_transformers():
+    with quiet_transformers(), hub_or_cache(name_or_folder) as offline:
+        try:
             tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder), trust_remote_code=False)
-    except Exception as error:  # transformers' and the hub's errors have no common base
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise CorpusError(
-            f"tokenizer {name_or_folder}: cannot be loaded ({reason}); expected 'train', a folder, or a name on the "
-            "Hugging Face hub with the network up"
-        ) from None
+        except Exception as error:  # transformers' and the hub's errors have no common base
+            raise CorpusError(
+                f"tokenizer {name_or_folder}: cannot be loaded ({hub_reason(error, offline)}); expected 'train', a "
+                "folder, or a name on the Hugging Face hub with the network up"
+            ) from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise CorpusError(f"tokenizer {name_or_folder}: has no fast (tokenizers) version; choose one that has")
     missing = [

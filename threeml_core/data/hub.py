@@ -1,0 +1,75 @@
+"""The Hugging Face hub if it answers, else what its cache holds: a network that is not there is not waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from huggingface_hub import constants
+from huggingface_hub.utils import get_session
+
+_SECONDS = 3.0
+"""It has this long to answer; name servers that do not answer are waited for no longer either."""
+
+
+@contextlib.contextmanager
+def hub_or_cache(name: str | Path) -> Iterator[str]:
+    """Inside, the libraries of Hugging Face ask the hub, or, if it does not answer, their cache alone.
+
+    Args:
+        name: of what is wanted; for a folder on this machine nothing is asked.
+
+    Yields:
+        Why the hub is not asked, for `hub_reason`; empty if it is.
+    """
+    if constants.HF_HUB_OFFLINE or os.path.isdir(name):
+        yield "" if os.path.isdir(name) else "HF_HUB_OFFLINE is set"
+        return
+    reason = _unreachable()
+    if not reason:
+        yield ""
+        return
+    switches = [(constants, "HF_HUB_OFFLINE")]
+    if "datasets" in sys.modules:  # has a switch of its own
+        switches.append((sys.modules["datasets.config"], "HF_HUB_OFFLINE"))
+    before = [getattr(module, name) for module, name in switches]
+    try:
+        for module, name in switches:
+            setattr(module, name, True)
+        yield reason
+    finally:
+        for (module, name), value in zip(switches, before, strict=True):
+            setattr(module, name, value)
+
+
+def hub_reason(error: Exception, offline: str) -> str:
+    """Why something did not come, in part of a line.
+
+    Args:
+        error: of the library.
+        offline: from `hub_or_cache`.
+    """
+    said = " ".join(str(error).split())
+    said = f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__
+    return f"{offline}; nothing that fits in its cache" if offline else said
+
+
+def _unreachable() -> str:
+    """Why the hub does not answer; empty if it does, whatever it says."""
+    found = [f"no answer from {constants.ENDPOINT} within {_SECONDS:.0f} s"]
+
+    def ask() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=_SECONDS)
+            found.append("")
+        except Exception as error:  # the clients' errors have no common base
+            found.append(f"{constants.ENDPOINT} cannot be reached: {' '.join(str(error).split())[:100]}")
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_SECONDS)
+    return found[-1]
