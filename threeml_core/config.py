@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Optional
 import yaml
 
 from threeml_core.errors import ParameterError
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.files import PROJECT_ROOT, utf16_of
 
 ARCHITECTURES = ("vanilla", "self", "cross")
 
@@ -796,12 +796,37 @@ def _shown(value: Any) -> str:
         return type(value).__name__
 
 
+def _expected(name: str, kind: type) -> str:
+    """What a parameter takes, in words."""
+    if kind is bool:
+        return "True or False"
+    default = PARAMETERS[name].default
+    if kind is int:
+        return f"a whole number such as {default or 16}"
+    if kind is float:
+        return f"a number such as {default or 0.4:g}"
+    return f"values joined with commas such as '{default}'" if name in (*_LISTS, "state_layers", "pages") else "text"
+
+
+def _meant(kind: type, value: Any) -> str:
+    """How a number is written that stands there with a comma or in percent; empty for anything else."""
+    text = value.strip() if isinstance(value, str) else ""
+    percent = text.endswith("%")
+    try:
+        number = float(text.rstrip("% ").replace(",", ".")) / (100 if percent else 1)
+    except ValueError:
+        return ""
+    written = f"{number:.10g}"
+    return f"; write {written}" if kind is float and (percent or "," in text) and math.isfinite(number) else ""
+
+
 def _coerce(name: str, value: Any, where: str) -> Any:
     """A value from YAML or from papermill's `-p` as the parameter's type. `2e-3` may arrive as a string."""
     kind, optional = _type_of(name)
     if optional and (value is None or isinstance(value, str) and value.lower() in ("none", "null")):
         return None
-    wrong = ParameterError(f"{name}={_shown(value)}{where}: expected {kind.__name__}{' or None' if optional else ''}")
+    expected = f"{_expected(name, kind)}{', or None' if optional else ''}{_meant(kind, value)}"
+    wrong = ParameterError(f"{name}={_shown(value)}{where}: expected {expected}")
     items = value if isinstance(value, list) else [value]
     if any(isinstance(item, int) and abs(item) > _LARGEST for item in items):
         raise ParameterError(f"{name}{where}: a number beyond {_LARGEST:,}; give a smaller one")
@@ -849,9 +874,42 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in (PROJECT_ROOT / "params").glob("*.yaml"))
 
 
+_YAML_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+def _refuse_surprises(node: yaml.Node | None, path: Path) -> None:
+    """Of a name that stands there twice YAML's reader would take the last, and `010` would be 8, `1:30` would be 90.
+
+    Raises:
+        ParameterError: there is such a thing.
+    """
+    lines: dict[str, int] = {}
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else []:
+        name, line = _shown(key.value), key.start_mark.line + 1
+        if isinstance(key, yaml.ScalarNode):
+            if key.value in lines:
+                raise ParameterError(
+                    f"{path}: {name} stands there twice, in lines {lines[key.value]} and {line}; keep one"
+                )
+            lines[key.value] = line
+        if value.tag in _YAML_NUMBERS and re.match(r"[-+]?(0[0-9_]+$|[0-9_]+:)", value.value):
+            raise ParameterError(
+                f"{path}, line {line}: {name}: {value.value} is a number of base 8 or 60 in YAML; write it without "
+                "zeros in front and without colons, or in quotes"
+            )
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
+        if encoding := utf16_of(content[:4096]):
+            raise ParameterError(f"{path} looks like UTF-16: convert it with `iconv -f {encoding} -t utf-8`")
+        loader = yaml.SafeLoader(content.decode("utf-8-sig"))
+        node = loader.get_single_node()
+        _refuse_surprises(node, path)
+        values = None if node is None else loader.construct_document(node)
+    except ParameterError:
+        raise
     except Exception as error:  # values that are no number or date raise errors of many kinds
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ParameterError(
@@ -897,6 +955,17 @@ def make_config(given: Mapping[str, Any]) -> StudyConfig:
         values.pop("validation_corpus", None)  # it belongs to the preset's own text
     sources = dict.fromkeys(values, f"preset {preset}") | dict.fromkeys(given, "given")
     return StudyConfig(**{**values, **given, "preset": preset}, sources=sources)
+
+
+def given_parameters(config: StudyConfig) -> dict[str, Any]:
+    """What `make_config` has to be given in another process for the same values from the same sources."""
+    given = {"preset": config.preset} | ({"corpus": config.corpus} if config.sources["corpus"] == "given" else {})
+    others = make_config(given).parameters()
+    for name, value in config.parameters().items():
+        source = config.sources[name]
+        if source == "given" or source != "derived" and value != others[name]:
+            given[name] = "None" if value is None else value
+    return given
 
 
 def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
