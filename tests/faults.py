@@ -1156,6 +1156,18 @@ FAULTS = [
         "tests/unit/test_pretrain.py::test_loss_not_finite",
     ),
     Fault(
+        "a training loss that stays above that of a uniform guess after the warm-up (learning_rate 10)",
+        "one line, as for a loss that is not finite; the run is recorded as diverged and no encoder is exported",
+        "the record, with the reason; the other runs of a study go on",
+        "tests/unit/test_pretrain.py::test_a_run_that_blew_up_is_no_success",
+    ),
+    Fault(
+        "a result that is not finite",
+        "one line; no JSON file ever holds Infinity or NaN",
+        "the file before, if there is one",
+        "tests/unit/test_pretrain.py::test_json_holds_no_number_that_other_readers_refuse",
+    ),
+    Fault(
         "parameters that explode",
         "one line; no state is written",
         "the state before, if there is one",

@@ -10,7 +10,7 @@ from typing import Any
 
 from threeml_core.config import KINDS, StudyConfig, parse_mask_split
 from threeml_core.errors import DamagedFileError
-from threeml_core.files import atomic_file, atomic_folder, project_path, sha256_file
+from threeml_core.files import atomic_file, atomic_folder, json_text, project_path, sha256_file
 from threeml_core.results import SCHEMA, RunRecord, read_metrics, runs_named
 
 RESULTS, CURVES = "results.jsonl", "curves.jsonl"
@@ -41,7 +41,7 @@ def write_archive(records: Sequence[RunRecord], runs_dir: str | Path, folder: Pa
     )
     for name, items in ((RESULTS, map(vars, records)), (CURVES, curves)):
         with atomic_file(folder / name) as temporary, temporary.open("w", encoding="utf-8") as handle:
-            handle.writelines(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+            handle.writelines(json_text(item) + "\n" for item in items)
 
 
 def read_archive(folder: Path) -> list[RunRecord]:
@@ -119,9 +119,9 @@ def restore_runs(folder: Path, runs_dir: Path) -> Path:
             run = temporary / record.stage / record.run_id
             run.mkdir(parents=True)
             values = {**vars(record), "files": {}}
-            (run / "record.json").write_text(json.dumps(values, ensure_ascii=False), encoding="utf-8")
+            (run / "record.json").write_text(json_text(values), encoding="utf-8")
             if lines := curves.get((record.stage, record.run_id)):
-                text = "".join(json.dumps(line) + "\n" for line in lines)
+                text = "".join(json_text(line) + "\n" for line in lines)
                 (run / "metrics.jsonl").write_text(text, encoding="utf-8")
         (temporary / _ABOUT).write_text(hashes, encoding="utf-8")
     return runs_dir

@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from threeml_core.errors import DamagedFileError, TrainingError
-from threeml_core.files import atomic_file, atomic_folder, fits_digest
+from threeml_core.files import atomic_file, atomic_folder, fits_digest, json_text
 from threeml_core.log import Log
+
+SMOOTHING = 20
+"""Updates over which the loss is smoothed, to see whether a run has diverged."""
 
 
 @dataclasses.dataclass
@@ -32,6 +35,15 @@ class TrainingState:
     loss_sum: float = 0.0
     """Of the losses in the window."""
     loss_count: int = 0
+    smoothed_loss: float = 0.0
+    """Moving average of the losses of the updates after the warm-up; nats."""
+    smoothed_count: int = 0
+    """Updates in it."""
+
+    def smooth(self, loss: float) -> None:
+        """Take the loss of another update after the warm-up into the average."""
+        self.smoothed_count += 1
+        self.smoothed_loss += (loss - self.smoothed_loss) / min(self.smoothed_count, SMOOTHING)
 
     def start_window(self) -> None:
         """Begin the next logging window."""
@@ -77,7 +89,7 @@ class SavedStates:
         """
         if not all_finite(model):
             raise TrainingError(f"a parameter is not finite after step {state.step}; {self.describe()}. {REMEDY}")
-        about = {"state": json.dumps(dataclasses.asdict(state))}
+        about = {"state": json_text(dataclasses.asdict(state))}
         with atomic_file(self.folder / f"{state.step:09d}.safetensors", digest=True) as temporary:
             save_file(_tensors(model, optimizer), temporary, about)
         for old in self.files()[self.keep :]:

@@ -48,6 +48,10 @@ class TrainingError(StudyError):
     """Training cannot go on, for example because the loss is not finite."""
 
 
+class DivergedError(TrainingError):
+    """The model has come to predict worse than a uniform guess."""
+
+
 class LockedError(StudyError):
     """Another process is writing the same thing."""
 

@@ -18,7 +18,7 @@ from threeml_core.files import exclusive
 from threeml_core.finetune import Setting, finetune_glue, load_tasks, make_setting, plan_jobs
 from threeml_core.jobs import Job, Plan
 from threeml_core.log import Log, no_line, print_line
-from threeml_core.pretrain import STAGE, pretrain, pretrain_run_id
+from threeml_core.pretrain import STAGE, pretrain, pretrain_run_id, record_failure
 from threeml_core.processes import leave_if_asked
 from threeml_core.protocol import GlueStudy, planned_tasks, runs_of
 from threeml_core.recorded import data_record, glue, of_pretraining, of_untrained
@@ -26,7 +26,6 @@ from threeml_core.results import (
     RunRecord,
     describe_environment,
     load_records,
-    now,
     read_record,
     run_folder,
     write_record,
@@ -184,14 +183,8 @@ def _pretrain(config: StudyConfig, name: str, log: Log) -> RunRecord:
     try:
         return pretrain(config, log)
     except TrainingError as error:
-        environment = {**describe_environment(), "finished": now()}
-        empty: dict[str, Any] = {key: {} for key in ("identity", "metrics", "flops", "timing", "data", "files")}
-        parameters, sources = config.parameters(), dict(config.sources)
-        record = RunRecord(
-            STAGE, name, parameters=parameters, sources=sources, environment=environment, failure=str(error), **empty
-        )
-        write_record(record, config.runs_dir)
-        return record
+        folder = run_folder(config.runs_dir, STAGE, name)
+        return read_record(folder) if (folder / "record.json").exists() else record_failure(config, name, str(error))
 
 
 class _Finetuning:

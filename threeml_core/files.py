@@ -185,10 +185,27 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON that every reader takes: Python would also write `Infinity` and `NaN`, which no standard has.
+
+    Raises:
+        StudyError: a number is not finite.
+    """
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise StudyError(f"a result is not finite, and not written ({error}): the run that gave it failed") from None
+
+
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically."""
+    """Write JSON atomically.
+
+    Raises:
+        StudyError: a number is not finite.
+    """
+    text = json_text(value, indent=2)
     with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def utf16_of(start: bytes) -> str:

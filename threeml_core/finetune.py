@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import shutil
 import time
@@ -25,7 +24,7 @@ from threeml_core.data.glue import TaskData, load_task, split_name
 from threeml_core.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
 from threeml_core.encoders import Encoder, load_classifier, open_encoder, save_encoder
 from threeml_core.errors import CheckpointError, ParameterError, TrainingError, command_line
-from threeml_core.files import atomic_file, exclusive, fingerprint, project_path
+from threeml_core.files import atomic_file, exclusive, fingerprint, json_text, project_path
 from threeml_core.jobs import Job
 from threeml_core.log import Log, print_line
 from threeml_core.metrics import constant_answers, task_metrics, task_score
@@ -213,7 +212,7 @@ def finetune(
                 save_encoder(trained.model, folder / "encoder")
             trained.answers.save(folder)
             with atomic_file(folder / "metrics.jsonl") as temporary:
-                temporary.write_text("".join(json.dumps(line) + "\n" for line in trained.lines), encoding="utf-8")
+                temporary.write_text("".join(json_text(line) + "\n" for line in trained.lines), encoding="utf-8")
         return _write(setting, run, starts, folder, environment, trained, failure)
 
 

@@ -6,7 +6,6 @@ On several GPUs: `torchrun --nproc-per-node 8 -m threeml_core.pretrain --config 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import time
@@ -23,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 from threeml_core import flops
 from threeml_core.checkpoint import (
     REMEDY,
+    SMOOTHING,
     SavedStates,
     TrainingState,
     all_finite,
@@ -38,6 +38,7 @@ from threeml_core.config import (
     executed_parameters,
     executed_rate,
     executed_statement,
+    given_parameters,
     parse_arguments,
     parse_mask_split,
 )
@@ -46,7 +47,7 @@ from threeml_core.data.blocks import batch_indices, widen
 from threeml_core.device import choose_device, describe_device, keep_freed_memory, peak_memory, use_bf16
 from threeml_core.distributed import Processes, run_with_torchrun
 from threeml_core.energy import energy_meter
-from threeml_core.errors import ParameterError, Preempted, TrainingError, command_line
+from threeml_core.errors import DivergedError, ParameterError, Preempted, TrainingError, command_line
 from threeml_core.evaluation import (
     corruption_fingerprint,
     fixed_corruption,
@@ -57,7 +58,7 @@ from threeml_core.evaluation import (
     unigram_log_probabilities,
     validation_blocks,
 )
-from threeml_core.files import atomic_file, exclusive, explain_full_disk
+from threeml_core.files import atomic_file, exclusive, explain_full_disk, json_text
 from threeml_core.log import Log, no_line, print_line
 from threeml_core.masking import IGNORE_INDEX, CorruptedBatch, RaggedBatch, corrupt
 from threeml_core.models import build_model
@@ -310,6 +311,7 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     environment = describe_environment()
     log = log if processes.is_first else no_line
     data = prepare_data(config, log)
+    log(f"{config.max_steps:,} updates of {config.batch_size:,} sequences are {_epochs(config, data):.3g} epochs")
     name = pretrain_run_id(config, data, device)
     identity = pretrain_identity(config, data.data_id, device)
     folder = run_folder(config.runs_dir, STAGE, name)
@@ -318,12 +320,40 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     lock = exclusive(folder / ".lock", f"run {name}") if processes.is_first else contextlib.nullcontext()
     with lock, processes.joined(device):
         if not processes.first_says((folder / "record.json").exists()):
-            _run(config, data, device, processes, identity, environment, folder, log)
+            try:
+                _run(config, data, device, processes, identity, environment, folder, log)
+            except DivergedError as error:
+                if processes.is_first:  # what diverges would do so again
+                    record_failure(config, name, str(error), identity)
+                raise
             processes.wait()
             return read_record(folder)
         record = _finished(folder)
         log(f"run {name} is finished; its record is read")
         return record
+
+
+def record_failure(config: StudyConfig, name: str, failure: str, identity: dict[str, Any] | None = None) -> RunRecord:
+    """Leave a record that says why run `name` gave no model."""
+    environment = {**describe_environment(), "finished": now()}
+    empty: dict[str, Any] = {key: {} for key in ("metrics", "flops", "timing", "data", "files")}
+    record = RunRecord(
+        STAGE,
+        name,
+        identity=identity or {},
+        parameters=config.parameters(),
+        sources=dict(config.sources),
+        environment=environment,
+        failure=failure,
+        **empty,
+    )
+    write_record(record, config.runs_dir)
+    return record
+
+
+def _epochs(config: StudyConfig, data: PreparedData) -> float:
+    """How often the run sees each training sequence, in the mean."""
+    return config.max_steps * config.batch_size / len(data.train)
 
 
 def _finished(folder: Path) -> RunRecord:
@@ -337,7 +367,7 @@ def _pretrain_with_torchrun(config: StudyConfig, folder: Path, log: Log) -> RunR
     """As `pretrain`, in `num_processes` new processes on this host."""
     Processes(count=config.num_processes).check(config.batch_size, config.micro_batch_size or config.batch_size)
     if not (folder / "record.json").exists():
-        run_with_torchrun("threeml_core.pretrain", config.parameters(), config.num_processes, log)
+        run_with_torchrun("threeml_core.pretrain", given_parameters(config), config.num_processes, log)
     return _finished(folder)
 
 
@@ -378,6 +408,12 @@ def _run(
         "eval_blocks": len(corruption.input_ids),
         "eval_corruption": corruption_fingerprint(corruption),
     }
+    if on_unigram_plateau(final):
+        log(
+            f"warning: the run ends on the unigram plateau: its perplexity at masked positions is "
+            f"{final['eval_perplexity_masked']:.1f}, the unigram's {final['unigram_perplexity_masked']:.1f}; try more "
+            "updates, a longer warm-up or another learning rate"
+        )
     _finish(trainer, folder, identity, environment, final, kwh)
     states.remove()
 
@@ -414,6 +450,8 @@ def _train(
         for step, value in enumerate(values, state.step - len(values) + 1):
             if not math.isfinite(value):
                 raise TrainingError(f"the loss is not finite ({value}) at step {step}; {states.describe()}. {REMEDY}")
+            if step > config.warmup_ratio * config.max_steps:
+                state.smooth(value)
         state.loss_sum += sum(values)
         state.loss_count += len(values)
         pending.clear()
@@ -449,8 +487,13 @@ def _train(
             if validating:
                 if not all_finite(trainer.model):
                     raise TrainingError(f"a parameter is not finite after step {step}; {states.describe()}. {REMEDY}")
+                uniform = math.log(trainer.data.vocab_size)
+                if state.smoothed_count >= SMOOTHING and state.smoothed_loss > uniform:
+                    raise DivergedError(_diverged("training", step, state.smoothed_loss, uniform))
                 if processes.is_first:
                     last = validate()
+                    if not all(map(math.isfinite, last.values())):
+                        raise DivergedError(_diverged("validation", step, last["eval_loss"], uniform))
                     write(step, last)
                     log(
                         f"step {step}: validation perplexity {last['eval_perplexity']:.1f}, at masked positions "
@@ -467,6 +510,13 @@ def _train(
     return last or (validate() if processes.is_first else {})
 
 
+def _diverged(which: str, step: int, loss: float, uniform: float) -> str:
+    return (
+        f"the run diverged: after step {step} the {which} loss over all corrupted tokens is {loss:.4g} nats, a uniform "
+        f"guess over the vocabulary has {uniform:.4g}; no encoder is exported. {REMEDY}"
+    )
+
+
 def _write_nothing(step: int, values: dict[str, float]) -> None:
     """The metrics are those of the first process."""
 
@@ -478,7 +528,7 @@ def _metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Call
     path = folder / "metrics.jsonl"
     kept = [line for line in read_metrics(path) if line["step"] <= done]
     with atomic_file(path) as temporary:
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        temporary.write_text("".join(json_text(line) + "\n" for line in kept), encoding="utf-8")
     board = None
     if tensorboard:
         try:
@@ -490,7 +540,7 @@ def _metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Call
 
         def write(step: int, values: dict[str, float]) -> None:
             with explain_full_disk(path):
-                handle.write(json.dumps({"step": step, **values}) + "\n")
+                handle.write(json_text({"step": step, **values}) + "\n")
                 handle.flush()
             if board is not None:
                 for key, value in values.items():

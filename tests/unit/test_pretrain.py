@@ -25,7 +25,7 @@ from threeml_core import flops, reporting
 from threeml_core.checkpoint import SavedStates, load_training_state
 from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
 from threeml_core.data import prepare_data
-from threeml_core.errors import DamagedFileError, ParameterError, StudyError, TrainingError
+from threeml_core.errors import DamagedFileError, DivergedError, ParameterError, StudyError, TrainingError
 from threeml_core.evaluation import (
     fixed_corruption,
     masking_of,
@@ -33,7 +33,7 @@ from threeml_core.evaluation import (
     unigram_log_probabilities,
     validation_blocks,
 )
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.files import PROJECT_ROOT, write_json
 from threeml_core.pretrain import Trainer, pretrain, pretrain_run_id
 from threeml_core.results import load_records, read_metrics, read_record
 
@@ -258,6 +258,37 @@ def test_exploded_parameters_are_not_saved(own_runs: dict) -> None:
             pretrain(config.replace(**settings), quiet)
     assert not list(Path(own_runs["runs_dir"]).glob("pretrain/*/record.json"))
     assert not list(Path(own_runs["runs_dir"]).glob("pretrain/*/training_state/*"))
+
+
+@pytest.mark.parametrize(("learning_rate", "max_steps"), [(10.0, 60), (100.0, 12)])
+def test_a_run_that_blew_up_is_no_success(learning_rate: float, max_steps: int, own_runs: dict) -> None:
+    """Finite all the way, but worse than a uniform guess; or so bad that no perplexity can be written."""
+    given = {**own_runs, "learning_rate": learning_rate, "max_steps": max_steps, "eval_steps": 1000}
+    config = make_config({**given, "initialization": "bert"})
+    with pytest.raises(DivergedError, match=r"diverged: after step \d+ .* nats, a uniform guess .* max_grad_norm=1"):
+        pretrain(config, quiet)
+    runs = Path(own_runs["runs_dir"])
+    (folder,) = (runs / "pretrain").iterdir()
+    assert not (folder / "encoder").exists() and not (folder / "model").exists()
+    record = read_record(folder)
+    assert record.failure and "diverged" in record.failure and record.run_id == folder.name
+    for path in (*runs.rglob("*.json"), *runs.rglob("*.jsonl")):
+        assert "Infinity" not in path.read_text() and "NaN" not in path.read_text(), path
+    with pytest.raises(TrainingError, match="failed before: the run diverged.*to try again, remove"):
+        pretrain(config, quiet)
+    given |= {"runs_dir": str(runs / "again"), "initialization": "bert"}
+    command = [word for item in given.items() for word in ("-p", item[0], str(item[1]))]
+    done = subprocess.run(
+        [sys.executable, "-m", "threeml_core.pretrain", *command], capture_output=True, text=True, cwd=PROJECT_ROOT
+    )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("error: the run diverged")
+
+
+def test_json_holds_no_number_that_other_readers_refuse(tmp_path: Path) -> None:
+    for wrong in (float("inf"), float("-inf"), float("nan")):
+        with pytest.raises(StudyError, match="not finite"):
+            write_json(tmp_path / "record.json", {"value": wrong})
+    assert not list(tmp_path.iterdir())
 
 
 def interrupted(settings: dict, *steps: int) -> tuple[StudyConfig, list[Path]]:
