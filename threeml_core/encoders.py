@@ -12,6 +12,7 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
 from threeml_core.config import RANDOM
+from threeml_core.data.hub import hub_or_cache, hub_reason
 from threeml_core.data.tokenizer import load_tokenizer, quiet_transformers
 from threeml_core.errors import CheckpointError, CorpusError, DamagedFileError
 from threeml_core.files import PROJECT_ROOT, atomic_folder, explain_path, find_path, fingerprint, sha256_file
@@ -114,14 +115,14 @@ def _find(source: str) -> tuple[Path, str]:
 
 def _from_hub(name: str) -> Path:
     """One commit of a hub repository, so that all runs of a study start from the same files."""
-    try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
-    except Exception as error:  # the hub's errors have no common base
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise CheckpointError(
-            f"checkpoint {name}: no such folder, and the hub did not give it ({type(error).__name__}: {reason}); check "
-            "the name and the network"
-        ) from None
+    with hub_or_cache(name) as offline:
+        try:
+            return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+        except Exception as error:  # the hub's errors have no common base
+            raise CheckpointError(
+                f"checkpoint {name}: no such folder, and the hub did not give it ({hub_reason(error, offline)}); check "
+                "the name and the network"
+            ) from None
 
 
 def _pretraining_record(folder: Path) -> RunRecord | None:
