@@ -24,9 +24,10 @@ from scipy import optimize, stats
 from threeml_core import flops
 from threeml_core.config import MODEL_NAMES, StudyConfig, identity_parameters, make_config, parse_grid
 from threeml_core.information import LayerInformation
+from threeml_core.ledger import has_parameters
 from threeml_core.results import RunRecord
 from threeml_core.speeds import conversions
-from threeml_core.study import COMPARISON, Downstream, Outcome, has_parameters, study_steps, variant
+from threeml_core.study import COMPARISON, Downstream, Outcome, study_steps, variant
 
 MARGIN = 0.5
 """Points (of 100) within which two averages count as level. Ours; the paper names no bound."""

@@ -17,11 +17,12 @@ from threeml_core.evaluation import corruption_example
 from threeml_core.files import exclusive
 from threeml_core.finetune import Setting, finetune_glue, load_tasks, make_setting, plan_jobs
 from threeml_core.jobs import Job, Plan
+from threeml_core.ledger import data_record
 from threeml_core.log import Log, no_line, print_line
 from threeml_core.pretrain import STAGE, pretrain, pretrain_run_id, record_failure
 from threeml_core.processes import leave_if_asked
 from threeml_core.protocol import GlueStudy, planned_tasks, runs_of
-from threeml_core.recorded import data_record, glue, of_pretraining, of_untrained
+from threeml_core.recorded import glue, of_pretraining, of_untrained
 from threeml_core.results import (
     RunRecord,
     describe_environment,

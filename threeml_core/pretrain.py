@@ -59,12 +59,12 @@ from threeml_core.evaluation import (
     validation_blocks,
 )
 from threeml_core.files import atomic_file, exclusive, explain_full_disk, json_text
+from threeml_core.ledger import pretraining
 from threeml_core.log import Log, no_line, print_line
 from threeml_core.masking import IGNORE_INDEX, CorruptedBatch, RaggedBatch, corrupt
 from threeml_core.models import build_model
 from threeml_core.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 from threeml_core.processes import LEAVE, leave_if_asked, stop_requested
-from threeml_core.recorded import pretraining
 from threeml_core.results import (
     RunRecord,
     describe_environment,
@@ -402,16 +402,16 @@ def _run(
         return
     # of a part of a run, or of one process of several, it would mean nothing
     kwh = energy.kwh if saved is None and processes.count == 1 else None
-    final = {
+    final: dict[str, Any] = {
         **metrics,
         **{f"eval_tokens_{kind}": count for kind, count in tokens_by_kind(corruption).items()},
         "eval_blocks": len(corruption.input_ids),
         "eval_corruption": corruption_fingerprint(corruption),
     }
-    if on_unigram_plateau(final):
+    if on_unigram_plateau(metrics):
         log(
             f"warning: the run ends on the unigram plateau: its perplexity at masked positions is "
-            f"{final['eval_perplexity_masked']:.1f}, the unigram's {final['unigram_perplexity_masked']:.1f}; try more "
+            f"{metrics['eval_perplexity_masked']:.1f}, the unigram's {metrics['unigram_perplexity_masked']:.1f}; try more "
             "updates, a longer warm-up or another learning rate"
         )
     _finish(trainer, folder, identity, environment, final, kwh)

@@ -3,50 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from threeml_core.config import (
-    BENCHMARK_PARAMETERS,
-    DATA_PARAMETERS,
     INFORMATION_PARAMETERS,
     MODEL_NAMES,
     RANDOM,
     StudyConfig,
-    identity_parameters,
 )
 from threeml_core.data.diagnostic import HELD_OUT
 from threeml_core.errors import ParameterError
+from threeml_core.ledger import has_parameters, newest, nothing, pretraining
 from threeml_core.protocol import GlueStudy, planned_tasks, runs_of, start_of, task_result
 from threeml_core.results import RunRecord, load_records
-from threeml_core.study import (
-    FINETUNE_MATCH,
-    Point,
-    has_parameters,
-    information_configs,
-    is_pretraining_of,
-    point_of,
-    with_their_starts,
-)
+from threeml_core.study import FINETUNE_MATCH, Point, information_configs, point_of, with_their_starts
 from threeml_core.tasks import select_tasks
-
-
-def data_record(config: StudyConfig) -> RunRecord:
-    """Of the prepared text: sizes and token counts.
-
-    Raises:
-        ParameterError: there is none.
-    """
-    return _newest(config, "data", lambda record: has_parameters(record, config, DATA_PARAMETERS))
-
-
-def pretraining(config: StudyConfig) -> RunRecord:
-    """Of one pre-training.
-
-    Raises:
-        ParameterError: there is none.
-    """
-    return _newest(config, "pretrain", lambda record: record.failure is None and is_pretraining_of(record, config))
 
 
 def pretrainings(config: StudyConfig) -> list[RunRecord]:
@@ -73,17 +45,7 @@ def information(config: StudyConfig) -> list[RunRecord]:
     def of(run: str, record: RunRecord) -> bool:
         return record.data["run"] == run and has_parameters(record, config, measured)
 
-    return [_newest(config, "mutual_information", functools.partial(of, name)) for name in names]
-
-
-def benchmark(config: StudyConfig) -> RunRecord:
-    """The newest benchmark of these parameters, on whatever machine.
-
-    Raises:
-        ParameterError: there is none.
-    """
-    names = (*DATA_PARAMETERS, *identity_parameters(config), *BENCHMARK_PARAMETERS)
-    return _newest(config, "benchmark", lambda record: has_parameters(record, config, names))
+    return [newest(config, "mutual_information", functools.partial(of, name)) for name in names]
 
 
 def of_pretraining(config: StudyConfig) -> StudyConfig:
@@ -114,7 +76,7 @@ def glue(config: StudyConfig) -> list[GlueStudy]:
         found = _by_task(own, of_encoder)
         if not found:
             what = f"{'random ' if is_random else ''}{trained.run_id if trained else config.checkpoint}"
-            raise ParameterError(_nothing(config, f"fine-tuning of {what}"))
+            raise ParameterError(nothing(config, f"fine-tuning of {what}"))
         words = {name: _baseline(baselines, records[0]) for name, records in found.items()}
         checkpoint = of_encoder[-1].data["checkpoint"]
         studies.append(glue_study(own, checkpoint, trained, found, {n: r for n, r in words.items() if r}))
@@ -214,17 +176,3 @@ def _notes(
         if "bundled" in pretrained.data["corpus"] and seen:
             notes.append(f"the encoder has seen some of these articles: pre-training did not hold out {HELD_OUT:.0%}")
     return notes
-
-
-def _newest(config: StudyConfig, stage: str, is_wanted: Callable[[RunRecord], bool]) -> RunRecord:
-    found = [record for record in load_records(config.runs_dir, stage) if is_wanted(record)]
-    if not found:
-        raise ParameterError(_nothing(config, f"stage {stage}"))
-    return found[-1]
-
-
-def _nothing(config: StudyConfig, what: str) -> str:
-    return (
-        f"plan_only=True: nothing is run, and {config.runs_dir} has no record of {what} with these parameters; leave "
-        "plan_only out to run it"
-    )

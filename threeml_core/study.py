@@ -17,13 +17,13 @@ from threeml_core.config import (
     RANDOM,
     StudyConfig,
     executed_parameters,
-    identity_parameters,
     parse_grid,
     parse_mask_split,
     parse_sizes,
 )
 from threeml_core.errors import ParameterError
 from threeml_core.files import fingerprint
+from threeml_core.ledger import has_parameters, is_wanted, known_parameters, wanted_parameters
 from threeml_core.metrics import task_score, weighted_accuracy
 from threeml_core.protocol import (
     TRAINING_PARAMETERS,
@@ -401,59 +401,19 @@ def find_outcomes(
             tuned.setdefault(PurePath(encoder).parent.name, []).append(record)
     of_seed: dict[str, list[tuple[RunRecord, dict[str, Any]]]] = {}
     for record in trained:
-        of_seed.setdefault(f"{record.parameters['seed']}", []).append((record, _known(record)))
+        of_seed.setdefault(f"{record.parameters['seed']}", []).append((record, known_parameters(record)))
     outcomes = []
     for run in study_runs(config, artefacts):
         found: dict[int, RunRecord] = {}
-        wanted = _wanted(run.config)
+        wanted = wanted_parameters(run.config)
         for seed in run.seeds:
             wanted["seed"] = seed
             for record, known in of_seed.get(f"{seed}", ()):
-                if _is_wanted(known, wanted):
+                if is_wanted(known, wanted):
                     found[seed] = record
         of_seeds = {seed: with_their_starts(tuned.get(r.run_id, ()), config) for seed, r in found.items()}
         outcomes.append(make_outcome(run, config, found, {seed: of for seed, of in of_seeds.items() if of}))
     return outcomes
-
-
-def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str]) -> bool:
-    """Was it done with the same values of these parameters?"""
-    return all(record.parameters[name] == getattr(config, name) for name in names)
-
-
-def is_pretraining_of(record: RunRecord, config: StudyConfig) -> bool:
-    """Is it a record of this pre-training, as far as parameters tell?"""
-    return has_parameters(record, config, DATA_PARAMETERS) and _is_wanted(_known(record), _wanted(config))
-
-
-def _known(record: RunRecord) -> dict[str, Any]:
-    """What was asked for, what was decided by the device, and what was executed; a failed run has the first alone."""
-    return {**record.parameters, **record.identity}
-
-
-def _wanted(config: StudyConfig) -> dict[str, Any]:
-    return {**identity_parameters(config), **executed_parameters(config)}
-
-
-_ASKED = {
-    "corruption": ("mask_rate", "mask_split"),
-    "eval_corruption": ("eval_mask_rate", "eval_mask_split"),
-}
-"""What is executed, and the parameters that ask for it."""
-
-
-def _is_wanted(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Are all values the same? None is decided by the device; a corruption may be asked for in several ways.
-
-    Records of an older schema executed another corruption under the same parameters: they answer who asks as they did.
-    """
-    asked = {name for names in _ASKED.values() for name in names}
-    if not all(known[n] == value for n, value in wanted.items() if value is not None and n not in {*asked, *_ASKED}):
-        return False
-    return all(
-        known.get(executed) == wanted[executed] or all(known[name] == wanted[name] for name in names)
-        for executed, names in _ASKED.items()
-    )
 
 
 FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", "from_mnli", *TRAINING_PARAMETERS)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from threeml_core.files import PROJECT_ROOT
 
@@ -52,29 +56,66 @@ def test_imports_go_one_way() -> None:
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-@pytest.mark.parametrize(
-    ("module", "forbidden"),
-    [
-        ("threeml_core.pretrain", "gensim datasets pyarrow papermill matplotlib pandas nbconvert pydantic ray"),
-        ("threeml_core.benchmark", "gensim datasets pyarrow papermill matplotlib pandas nbconvert pydantic ray"),
-        ("threeml_core.reporting", "torch transformers datasets gensim"),
-        ("threeml_core.config", "torch numpy pandas"),
-    ],
-)
-def test_what_an_import_needs(module: str, forbidden: str) -> None:
-    """A host with torch and transformers alone can pre-train; a report builds without torch."""
+def needed_by(names: Iterable[str]) -> set[str]:
+    """These distributions and all that they require, as installed here; canonical names."""
+    found, todo = set(), list(names)
+    while todo:
+        if (name := canonicalize_name(todo.pop())) not in found:
+            found.add(name)
+            requirements = map(Requirement, metadata.requires(name) or ())
+            todo += [r.name for r in requirements if not r.marker or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def base_dependencies() -> set[str]:
+    return {Requirement(line).name for line in PYPROJECT["project"]["dependencies"]}
+
+
+def outside(needed: set[str]) -> str:
+    """Modules that are installed here and belong to no distribution that is needed."""
+    owners = metadata.packages_distributions().items()
+    own = {"threeml-study"}
+    return " ".join(
+        module for module, names in owners if not {canonicalize_name(name) for name in names} & (needed | own)
+    )
+
+
+def imports_without(module: str, absent: str) -> str:
+    """What is said when a module is imported where others are not installed: nothing, if it can be."""
     program = f"""
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
-absent = {forbidden.split()!r}
+absent = {absent.split()!r}
 PathFinder.find_spec = staticmethod(
     lambda name, *rest: None if name.split(".")[0] in absent else find(name, *rest)
 )
 import {module}
 print("imported")
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT_ROOT, capture_output=True, text=True)
-    assert done.stdout.strip() == "imported", done.stderr[-2000:]
+    environment = {**os.environ, "PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}{PROJECT_ROOT / 'scripts'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT_ROOT, env=environment, capture_output=True, text=True
+    )
+    return "" if done.stdout.strip() == "imported" else done.stderr[-2000:] or "it said nothing"
+
+
+@pytest.mark.parametrize("module", ["threeml_core.pretrain", "threeml_core.benchmark", "gpu_check"])
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_base_install_can_pretrain(module: str, bare: bool) -> None:
+    """Nothing outside the base dependencies is imported; on a bare GPU host gensim is not there either."""
+    absent = outside(needed_by(base_dependencies() - ({"gensim"} if bare else set())))
+    assert {"datasets", "pyarrow", "papermill", "matplotlib", "sklearn", "ray"} <= set(absent.split())
+    assert not bare or {"gensim", "scipy"} <= set(absent.split())
+    assert imports_without(module, absent) == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [("threeml_core.reporting", "torch transformers datasets gensim"), ("threeml_core.config", "torch numpy pandas")],
+)
+def test_what_an_import_needs(module: str, forbidden: str) -> None:
+    """A report builds without torch; parameters need nothing."""
+    assert imports_without(module, forbidden) == ""
 
 
 def test_no_file_names_a_registry_or_a_machine() -> None:

@@ -15,6 +15,7 @@ from threeml_core.archive import CURVES, RESULTS, read_archive, restore_runs, sh
 from threeml_core.config import identity_parameters, make_config, parse_arguments
 from threeml_core.errors import DamagedFileError, ParameterError
 from threeml_core.experiments import conduct, corruption_rows, finetune_study, finished_outcomes, prepare
+from threeml_core.ledger import is_pretraining_of
 from threeml_core.log import no_line
 from threeml_core.mutual_information import mutual_information
 from threeml_core.pretrain import pretrain
@@ -22,7 +23,7 @@ from threeml_core.protocol import compare_results
 from threeml_core.reporting import comparison_of_models, corruption_note, protocol_table
 from threeml_core.reporting.commands import finetune_command, pretrain_command
 from threeml_core.results import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record
-from threeml_core.study import is_pretraining_of, study_runs
+from threeml_core.study import study_runs
 
 
 def everything(runs_dir: str) -> list[RunRecord]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from threeml_core import recorded
+from threeml_core import ledger
 from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
 from threeml_core.benchmark.breakdown import breakdown
 from threeml_core.benchmark.memory import peaks
@@ -60,7 +60,7 @@ def run_benchmark(config: StudyConfig, log: Log = print_line) -> RunRecord:
         StudyError: bad parameters or corpus.
     """
     if config.plan_only:
-        return recorded.benchmark(config)
+        return ledger.benchmark(config)
     transformers_logging.disable_progress_bar()
     device = choose_device(config)
     environment = describe_environment()
