@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import http.server
 import io
 import json
 import lzma
+import os
 import random
 import resource
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 import pytest
 import torch
+from huggingface_hub import constants
+from huggingface_hub.utils import close_session
 from transformers import PreTrainedTokenizerFast
 
 from threeml_core.config import make_config
 from threeml_core.data import load_corpus, prepare_data, train_tokenizer
 from threeml_core.data.blocks import BlockWriter, TokenBlocks, batch_indices, epoch_order, token_dtype
 from threeml_core.data.bundled import bundled_articles, clean_line
-from threeml_core.data.corpus import PIECE_CHARACTERS
+from threeml_core.data.corpus import PIECE_CHARACTERS, corpus_files
+from threeml_core.data.folders import HIDDEN, TWICE
+from threeml_core.data.hub import hub_or_cache
 from threeml_core.data.prepare import held_out, load_prepared
 from threeml_core.data.tokenizer import Encoder
 from threeml_core.errors import CorpusError, DamagedFileError, StudyError
@@ -98,6 +107,73 @@ def test_folders_and_several_corpora_are_joined_in_order(tmp_path: Path) -> None
     assert [text.strip() for text in joined] == ["a", "b", "c", "d"]
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """60 documents, and all that lies about in such folders."""
+    folder = tmp_path / "texts"
+    (folder / "more").mkdir(parents=True)
+    for i in range(60):
+        text = f"Document {i} says {i * 7919}, and goes on for a while about the cat, the dog and the garden.\n" * 3
+        (folder / ("more" if i % 2 else "") / f"{i:02}.txt").write_text(text)
+    for copies in (folder / ".ipynb_checkpoints", folder / "more" / ".ipynb_checkpoints"):
+        shutil.copytree(folder / "more", copies)
+    (folder / "._00.txt").write_text("a Macintosh's own\n")
+    (folder / "README.md").write_text("no text to train on\n")
+    (folder / "notes.tar.gz").write_bytes(b"")
+    (folder / "LICENSE").write_text("none\n")
+    return folder
+
+
+def test_what_is_passed_over_in_a_folder(folder: Path) -> None:
+    files, passed_over = corpus_files(str(folder))
+    assert len(files) == len(read(folder)) == 60
+    assert passed_over == {HIDDEN: 1 + 30 + 30, ".md": 1, ".tar.gz": 1, "without extension": 1}
+    hidden_itself = folder / ".ipynb_checkpoints"
+    assert len(read(hidden_itself)) == 30, "a hidden folder that is given is read"
+    assert len(read(hidden_itself / "01.txt")) == 1
+
+
+def test_a_folder_of_hidden_texts_alone(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "hidden").mkdir()
+    (folder / "00.txt").rename(tmp_path / "hidden" / ".00.txt")
+    with pytest.raises(CorpusError, match="file .* in this folder; there is: 1 below a name with a dot in front"):
+        read(tmp_path / "hidden")
+
+
+def test_links_are_followed_and_nothing_is_read_twice(folder: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "deep").mkdir(parents=True)
+    (elsewhere / "deep" / "linked.txt").write_text("Linked.\n")
+    (elsewhere / "back").symlink_to(folder)
+    (folder / "a-link").symlink_to(elsewhere)
+    (folder / "more" / "loop").symlink_to(folder)
+    (folder / "upwards").symlink_to(tmp_path)
+    (folder / "again").symlink_to(folder / "more")
+    (folder / "0.txt").symlink_to(folder / "00.txt")
+    (folder / "hard.txt").hardlink_to(folder / "02.txt")
+    files, passed_over = corpus_files(str(folder))
+    texts = read(folder)
+    assert len(files) == len(texts) == 61 and len(set(texts)) == 61
+    assert sum("Linked" in text for text in texts) == 1
+    assert folder / "00.txt" in files and folder / "0.txt" not in files, "a text has its own name"
+    assert folder / "more" / "01.txt" in files
+    assert passed_over[TWICE] == 6
+
+
+def test_a_text_that_is_a_link_to_nothing(folder: Path) -> None:
+    (folder / "gone.md").symlink_to("/no/such/file")
+    assert len(read(folder)) == 60
+    (folder / "gone.txt").symlink_to("/no/such/file")
+    with pytest.raises(CorpusError, match="gone.txt leads to no file: remove it"):
+        read(folder)
+
+
+def test_a_file_in_two_corpora(folder: Path, small: dict, tmp_path: Path) -> None:
+    twice = f"{folder},{folder / 'more' / '01.txt'}"
+    with pytest.raises(CorpusError, match="01.txt would be read twice, as part of .*texts and of .*01.txt; give it"):
+        prepare_data(make_config({**small, "corpus": twice, "runs_dir": str(tmp_path / "runs")}))
+
+
 def test_a_reader_may_skip_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one\nmore\n\ntwo\nmore\n")
@@ -121,6 +197,116 @@ def test_hub_goes_through_datasets(tmp_path: Path) -> None:
         read(f"hub:{tmp_path}")
 
 
+_NO_HUB = """
+import contextlib, os, sys, time
+from unittest import mock
+import datasets
+from huggingface_hub import constants
+from threeml_core.config import make_config
+from threeml_core.data import load_corpus, load_tokenizer
+from threeml_core.data.glue import load_task
+from threeml_core.encoders import open_encoder
+from threeml_core.errors import StudyError
+from threeml_core.tasks import GLUE_TASKS
+
+def wait(seconds):
+    raise AssertionError("it waits to try again")
+
+with mock.patch("time.sleep", wait):
+    for ask in (
+        lambda: next(load_corpus("hub:no-such/dataset")),
+        lambda: load_task(GLUE_TASKS["rte"], make_config({"glue": "hub"})),
+        lambda: load_tokenizer("no-such/tokenizer"),
+        lambda: open_encoder("no-such/encoder"),
+    )[: int(sys.argv[1])]:
+        started = time.monotonic()
+        try:
+            ask()
+        except StudyError as error:
+            print(f"{time.monotonic() - started:.1f} {error}")
+assert not constants.HF_HUB_OFFLINE and not datasets.config.HF_HUB_OFFLINE, "afterwards the hub is asked again"
+"""
+
+
+def _hub(endpoint: str, home: Path) -> dict[str, str]:
+    """The environment of a process with this hub and an empty cache."""
+    others = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    return {**others, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "count"), [("http://127.0.0.1:9", 4), ("http://no-such-host.invalid", 4), ("silent", 1)]
+)
+def test_a_hub_that_cannot_be_reached(endpoint: str, count: int, tmp_path: Path) -> None:
+    """One line each for a corpus, tasks, a tokenizer and an encoder, without the half minute of trying again."""
+    pytest.importorskip("datasets")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        if endpoint == "silent":
+            endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-c", _NO_HUB, str(count)],
+            env=_hub(endpoint, tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.splitlines()
+    assert [line.split()[1] for line in lines] == ["corpus", "glue='hub':", "tokenizer", "checkpoint"][:count]
+    for line in lines:
+        assert endpoint in line and "nothing that fits in its cache" in line
+        assert float(line.split()[0]) < 5
+
+
+def test_what_the_cache_holds_is_used_without_the_hub(tmp_path: Path, corpus_file: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    texts = tmp_path / "set"
+    texts.mkdir()
+    (texts / "train.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in TEXTS))
+    made = datasets.load_dataset(str(texts), split="train", cache_dir=str(tmp_path / "cache"))
+    kept = tmp_path / "datasets" / "some___set" / "default" / "0.0.0" / ("0" * 40)
+    shutil.copytree(Path(made.cache_files[0]["filename"]).parent, kept)
+    model = tmp_path / "hub" / "models--some--words"
+    snapshot = model / "snapshots" / ("0" * 40)
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text(snapshot.name)
+    train_tokenizer(corpus_file.read_text().splitlines(), 300).save_pretrained(snapshot)
+    (snapshot / "config.json").write_text('{"model_type": "roberta"}')
+    program = (
+        "from threeml_core.data import load_corpus, load_tokenizer; print(len(load_tokenizer('some/words')), "
+        "[''.join(document) for document in load_corpus('hub:some/set')])"
+    )
+    environment = _hub("http://127.0.0.1:9", tmp_path)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"300 {TEXTS}\n", done.stderr[-2000:]
+
+
+def test_a_hub_that_answers_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it says."""
+
+    class Hub(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        close_session()
+        with hub_or_cache("some/name") as offline:
+            assert offline == "" and not constants.HF_HUB_OFFLINE
+        server.shutdown()
+    with hub_or_cache("some/name") as offline:
+        assert "cannot be reached" in offline and constants.HF_HUB_OFFLINE
+    assert not constants.HF_HUB_OFFLINE
+    with hub_or_cache(Path(__file__).parent) as offline:
+        assert offline == "" and not constants.HF_HUB_OFFLINE, "for a folder nothing is asked"
+
+
 def test_no_network_for_the_hub() -> None:
     pytest.importorskip("datasets")
     with pytest.raises(CorpusError, match="corpus hub:no-such/dataset: the hub did not give it.*local file") as caught:
@@ -134,6 +320,9 @@ def test_no_network_for_the_hub() -> None:
         ("empty.txt", b"", "is empty"),
         ("binary.txt", b"abc\n\0\1\2\n", "looks binary"),
         ("latin.txt", "gut\nschön\n".encode("latin1"), "not valid UTF-8 after line"),
+        ("bom.txt", "gut\nschön\n".encode("utf-16"), "looks like UTF-16: convert it with `iconv -f utf-16 -t utf-8`"),
+        ("little.txt", "gut\nschön\n".encode("utf-16-le"), "looks like UTF-16: .*-f utf-16le"),
+        ("big.jsonl.gz", gzip.compress('{"text": "a"}\n'.encode("utf-16-be")), "looks like UTF-16: .*-f utf-16be"),
         ("cut.txt.gz", gzip.compress(b"x" * 100_000, mtime=0)[:-20], "damaged or truncated"),
         ("cut.txt.xz", lzma.compress(b"some text\n" * 5000)[:-40], "damaged or truncated"),
         ("not.txt.gz", b"this is no gzip", "damaged or truncated"),
@@ -328,6 +517,130 @@ def test_prepared_folder_as_corpus(small: dict) -> None:
     assert again.data_id == data.data_id
     with pytest.raises(CorpusError, match="was prepared with sequence_length=32, asked for 16"):
         prepare_data(make_config({**small, "corpus": str(data.folder), "sequence_length": 16}))
+
+
+def test_what_was_read_is_said(small: dict, folder: Path, tmp_path: Path) -> None:
+    """When it is prepared, and when it is there already; it is kept beside the blocks."""
+    (folder / "rows.jsonl").write_text('{"text": "Row."}\n{"text": " "}\n\n{"text": "Row."}\n')
+    config = make_config({**small, "corpus": str(folder), "runs_dir": str(tmp_path / "runs")})
+    said: list[list[str]] = [[], [], []]
+    data = prepare_data(config, said[0].append)
+    prepare_data(config, said[1].append)
+    prepare_data(config.replace(corpus=str(data.folder)), said[2].append)
+    train, validation = data.meta["train"], data.meta["validation"]
+    assert data.meta["read"]["corpus"]["files"] == 61 and data.meta["read"]["validation_corpus"] is None
+    assert train["documents"] + validation["documents"] == 62 and data.meta["empty_documents"] == 1
+    assert train["repeated"] == 1 and validation["also_in_training"] == 0
+    for lines in said:
+        text = "\n".join(lines)
+        assert f"corpus: 61 files read; passed over: {data.meta['read']['corpus']['passed_over'][HIDDEN]} below" in text
+        assert "1 .md" in text and "1 documents without text were passed over" in text
+        assert f"text: {train['documents']} + {validation['documents']} documents, {train['words']:,} + " in text
+        assert f"{train['blocks']} + {validation['blocks']} sequences of 32 tokens" in text
+        assert f"1 of {train['documents']} training documents repeat another one" in text
+        assert "warning" not in text
+
+
+def test_validation_documents_that_are_in_training_too(small: dict, folder: Path, tmp_path: Path) -> None:
+    """They are counted and warned of, however their lines are broken, and in whatever format they are."""
+    held = tmp_path / "held.jsonl"
+    shared = [(folder / f"{i:02}.txt").read_text().replace("\n", " ") for i in (0, 2, 4)]
+    held.write_text("".join(json.dumps({"text": text}) + "\n" for text in [*shared, "Another one. " * 40]))
+    config = make_config({**small, "corpus": str(folder), "validation_corpus": str(held)} | {"runs_dir": str(tmp_path)})
+    for _ in range(2):
+        said: list[str] = []
+        data = prepare_data(config, said.append)
+        (warning,) = (line for line in said if line.startswith("warning"))
+        assert "3 of 4 validation documents are training documents too" in warning
+        assert data.meta["validation"]["also_in_training"] == 3
+        assert data.meta["read"]["validation_corpus"] == {"files": 1, "hub_datasets": 0, "passed_over": {}}
+
+
+def test_blank_text_longer_than_a_piece_loses_nothing(tmp_path: Path, small: dict) -> None:
+    path = tmp_path / "a.jsonl"
+    texts = [" " * PIECE_CHARACTERS + "The cat sees the dog. " * 60, "The dog sees the cat. " * 60]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    held = tmp_path / "held.txt"
+    held.write_text("The bird sees the fish. " * 60)
+    given = {"corpus": str(path), "validation_corpus": str(held), "runs_dir": str(tmp_path / "runs")}
+    assert prepare_data(make_config({**small, **given})).meta["train"]["documents"] == 2
+
+
+def test_text_prepared_by_an_earlier_version_can_be_used(small: dict, tmp_path: Path) -> None:
+    """It says that it does not know what was read."""
+    data = prepare_data(make_config({**small, "runs_dir": str(tmp_path)}))
+    meta = {name: value for name, value in data.meta.items() if name not in ("read", "empty_documents")}
+    del meta["train"]["repeated"], meta["validation"]["also_in_training"]
+    (data.folder / "meta.json").write_text(json.dumps(meta))
+    said: list[str] = []
+    prepare_data(make_config({**small, "runs_dir": str(tmp_path)}), said.append)
+    assert "an earlier version, which did not note what files it read" in said[0] and len(said) == 2
+
+
+def test_notes_that_are_no_notes(small: dict, tmp_path: Path) -> None:
+    data = prepare_data(make_config({**small, "runs_dir": str(tmp_path)}))
+    for read in ([], 3, "no", {"corpus": 1}, {"corpus": {}}):
+        (data.folder / "meta.json").write_text(json.dumps({**data.meta, "read": read}))
+        with pytest.raises(DamagedFileError, match="meta.json cannot be read"):
+            load_prepared(data.folder)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"vocab_size": 400}, "was prepared with vocab_size=300, asked for 400: leave vocab_size out or prepare"),
+        ({"validation_fraction": 0.2}, "with validation_fraction=0.1, asked for 0.2"),
+        ({"document_separator": "line"}, "with document_separator='blank-line', asked for 'line'"),
+        ({"text_column": "body"}, "with text_column='text', asked for 'body'"),
+        ({"tokenizer": "roberta-base"}, "with tokenizer='train', asked for 'roberta-base'"),
+        ({"tokenizer_megabytes": 7}, "with tokenizer_megabytes=200, asked for 7"),
+        ({"validation_corpus": "bundled"}, "was prepared without it, asked for 'bundled': leave validation_corpus out"),
+    ],
+)
+def test_a_prepared_folder_and_other_settings(given: dict, message: str, small: dict) -> None:
+    data = prepare_data(make_config(small))
+    names = ("vocab_size", "validation_fraction")
+    bare = {name: value for name, value in small.items() if name not in names} | {"corpus": str(data.folder)}
+    assert prepare_data(make_config(bare)).data_id == data.data_id, "what is not given does not matter"
+    same = {name: data.meta["identity"].get(name) for name in given}
+    assert prepare_data(make_config({**bare, **same})).data_id == data.data_id
+    with pytest.raises(CorpusError, match=message):
+        prepare_data(make_config({**bare, **given}))
+
+
+def test_a_prepared_folder_and_the_same_things_by_other_names(small: dict, tmp_path: Path, corpus_file: Path) -> None:
+    tokenizer, held = tmp_path / "tokenizer", tmp_path / "held.txt"
+    train_tokenizer(corpus_file.read_text().splitlines(), 300).save_pretrained(tokenizer)
+    shutil.copy(corpus_file, held)
+    small |= {"tokenizer": str(tokenizer), "validation_corpus": str(held), "runs_dir": str(tmp_path / "runs")}
+    del small["validation_fraction"]
+    data = prepare_data(make_config(small))
+    shutil.copytree(tokenizer, tmp_path / "elsewhere")
+    (tmp_path / "other").mkdir()
+    shutil.copy(held, tmp_path / "other" / "held.txt")
+    names = {"tokenizer": str(tmp_path / "elsewhere"), "validation_corpus": str(tmp_path / "other" / "held.txt")}
+    prepared = {**small, "corpus": str(data.folder)}
+    assert prepare_data(make_config({**prepared, **names})).data_id == data.data_id
+    held.write_text(held.read_text() + "\n\nMore.\n")
+    changed = {**prepared, **names, "validation_corpus": "bundled"}
+    with pytest.raises(CorpusError, match="was prepared with validation_corpus='.*held.txt', asked for 'bundled'"):
+        prepare_data(make_config(changed))
+    with pytest.raises(CorpusError, match="was prepared with tokenizer='.*', asked for 'train'"):
+        prepare_data(make_config({**prepared, "tokenizer": "train"}))
+
+
+def test_a_prepared_folder_is_no_text(small: dict, corpus_file: Path, tmp_path: Path) -> None:
+    folder = prepare_data(make_config(small)).folder
+    (folder.parent / "x.txt").write_text("text\n")
+    for given in ({"corpus": f"{corpus_file},{folder}"}, {"validation_corpus": str(folder)}):
+        with pytest.raises(CorpusError, match="a prepared folder stands alone as corpus"):
+            prepare_data(make_config({**small, **given}))
+
+
+def test_a_folder_of_texts_with_a_meta_json_of_its_own(small: dict, folder: Path, tmp_path: Path) -> None:
+    (folder / "meta.json").write_text("{}")
+    data = prepare_data(make_config({**small, "corpus": str(folder), "runs_dir": str(tmp_path / "runs")}))
+    assert data.meta["read"]["corpus"]["files"] == 60
 
 
 def test_damaged_cache(small: dict, tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def _was_read(meta: dict[str, Any]) -> Iterator[str]:
     read = meta.get("read")
     if read is None:
         yield "the text was prepared by an earlier version, which did not note what files it read"
-    for name, about in (read or {}).items():
+    for name, about in ({} if read is None else read).items():
         if about is not None:
             hub = f", {about['hub_datasets']:,} hub data sets" if about["hub_datasets"] else ""
             over = counts_as_text(about["passed_over"]) or "nothing"
