@@ -26,6 +26,7 @@ import yaml
 
 from threeml_core.errors import ParameterError
 from threeml_core.files import PROJECT_ROOT, utf16_of
+from threeml_core.processes import spin_briefly
 
 ARCHITECTURES = ("vanilla", "self", "cross")
 
@@ -974,7 +975,10 @@ def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
     Whatever plain value stands in the notebook's globals at that point came from the `parameters` cell or from
     papermill, so a name we do not know is a misspelt parameter and is refused. Objects (modules, records,
     figures) are passed over, so the cell can be run again in JupyterLab after the rest of the notebook.
+
+    It is what a notebook does first, so the way its threads wait is set here, before torch is imported.
     """
+    spin_briefly()
     plain = (str, int, float, bool, type(None))
     given = {
         name: value

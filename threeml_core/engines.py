@@ -19,7 +19,7 @@ from threeml_core.errors import StudyError, TrainingError
 from threeml_core.files import project_path, write_json
 from threeml_core.jobs import Job
 from threeml_core.log import Log, no_line
-from threeml_core.processes import available_cores, leave_with
+from threeml_core.processes import available_cores, environment_of_children, leave_with, spin_environment
 from threeml_core.results import RunRecord
 
 Done = tuple[Job, RunRecord, float]
@@ -138,12 +138,11 @@ def worker_pool(count: int, runs_dir: str | Path) -> Iterator[Workers]:
     before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, context, initializer=leave_with, initargs=(os.getpid(),))
-    threads_before = os.environ.get("OMP_NUM_THREADS")
-    # inherited; torch reads it when a worker imports it
-    os.environ["OMP_NUM_THREADS"] = str(max(1, available_cores() // count))
+    threads = str(max(1, available_cores() // count))  # read by torch when a worker imports it
     try:
-        yield Workers(pool, runs_dir)
-        pool.shutdown()
+        with environment_of_children(OMP_NUM_THREADS=threads, **spin_environment()):
+            yield Workers(pool, runs_dir)
+            pool.shutdown()
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         started = set(multiprocessing.active_children()) - before
@@ -154,7 +153,3 @@ def worker_pool(count: int, runs_dir: str | Path) -> Iterator[Workers]:
             process.join(max(0.0, deadline - time.monotonic()))
             process.kill()
         raise
-    finally:
-        del os.environ["OMP_NUM_THREADS"]
-        if threads_before is not None:
-            os.environ["OMP_NUM_THREADS"] = threads_before

@@ -26,6 +26,39 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+SPIN = {"GOMP_SPINCOUNT": "1000"}
+"""For the processes of this package: how often a thread of torch's that waits for the others looks, before it sleeps.
+
+By default it looks 300,000 times, and a thread whose partner has lost its core to another process looks all that time:
+two threads beside one busy process then do a third to a tenth of their work. Figures: docs/performance.md.
+"""
+
+
+def spin_environment() -> dict[str, str]:
+    """`SPIN`, unless the user has decided how threads wait."""
+    return {} if {"OMP_WAIT_POLICY", *SPIN} & os.environ.keys() else SPIN
+
+
+def spin_briefly() -> None:
+    """Let the threads of this process wait as `SPIN` says; without effect once torch is imported, which reads it."""
+    os.environ.update(spin_environment())
+
+
+@contextlib.contextmanager
+def environment_of_children(**values: str) -> Iterator[None]:
+    """Environment variables that processes started meanwhile inherit."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
 def is_running(pid: int) -> bool:
     """Is there such a process, and has it not ended? One that ended may stay listed until its parent looks."""
     try:
