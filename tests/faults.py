@@ -80,6 +80,25 @@ def run_of(folder: Path) -> Path:
     return run
 
 
+def prepared_of(folder: Path) -> Path:
+    """The prepared text."""
+    (data,) = (path for path in (folder / "runs" / "data").iterdir() if path.is_dir())
+    return data
+
+
+def hidden_corpus(folder: Path) -> Parameters:
+    (folder / "texts" / ".ipynb_checkpoints").mkdir(parents=True)
+    shutil.copy(folder / "text.txt", folder / "texts" / ".ipynb_checkpoints")
+    return {"corpus": folder / "texts"}
+
+
+def linked_corpus(folder: Path) -> Parameters:
+    (folder / "texts").mkdir()
+    shutil.copy(folder / "text.txt", folder / "texts" / "a.txt")
+    (folder / "texts" / "b.txt").symlink_to("/no/such/file")
+    return {"corpus": folder / "texts"}
+
+
 def corpus(name: str, content: bytes | str, **more: object) -> Prepare:
     """A corpus of one file."""
 
@@ -151,7 +170,7 @@ def prepared_corpus(change: Callable[[Path], object], **more: object) -> Prepare
     """The prepared folder as a corpus, after a change."""
 
     def prepare(folder: Path) -> Parameters:
-        (data,) = (path for path in (folder / "runs" / "data").iterdir() if path.is_dir())
+        data = prepared_of(folder)
         change(data)
         return {"corpus": data, **more}
 
@@ -294,14 +313,21 @@ BAD_INPUTS = [
     BadInput("misspelt", "a misspelt parameter", {"mask_ratee": 0.5}, "did you mean 'mask_rate'?"),
     BadInput("unknown", "a parameter that does not exist", {"xyzzy": 1}, "unknown parameter 'xyzzy': known parameters"),
     BadInput("preset", "a misspelt preset", {"preset": "tinny"}, "unknown preset 'tinny': did you mean 'tiny'?"),
-    BadInput("word-for-number", "a word where a number is expected", {"mask_rate": "half"}, "expected a number such as 0.4"),
+    BadInput(
+        "word-for-number", "a word where a number is expected", {"mask_rate": "half"}, "expected a number such as 0.4"
+    ),
     BadInput(
         "broken-number",
         "a fraction where a whole number is expected",
         {"max_steps": 1.5},
         "max_steps='1.5': expected a whole number such as",
     ),
-    BadInput("not-bool", "neither true nor false", {"tensorboard": "maybe"}, "tensorboard='maybe': expected True or False"),
+    BadInput("comma", "a number with a comma", {"mask_rate": "0,5"}, "expected a number such as 0.4; write 0.5"),
+    BadInput("percent-sign", "a number with a percent sign", {"mask_rate": "40%"}, "such as 0.4; write 0.4"),
+    BadInput("true-number", "true where a number is expected", {"mask_rate": "true"}, "expected a number such as 0.4"),
+    BadInput(
+        "not-bool", "neither true nor false", {"tensorboard": "maybe"}, "tensorboard='maybe': expected True or False"
+    ),
     BadInput("nan", "a learning rate that is not a number", {"learning_rate": "nan"}, "expected a finite number"),
     BadInput("infinite", "an infinite learning rate", {"learning_rate": "1e999"}, "expected a finite number"),
     BadInput("choice", "an architecture that does not exist", {"architecture": "selff"}, "one of vanilla, self, cross"),
@@ -413,6 +439,24 @@ BAD_INPUTS = [
     BadInput(
         "yaml-deep", "5,000 open brackets in a parameters file", parameters_file("a: " + "[" * 5000), "recursion depth"
     ),
+    BadInput(
+        "yaml-twice",
+        "a name twice in a parameters file",
+        parameters_file("seed: 1\nmax_steps: 3\nseed: 2\n"),
+        "'seed' stands there twice, in lines 1 and 3; keep one",
+    ),
+    BadInput(
+        "yaml-octal",
+        "a number with a zero in front in a parameters file, which YAML reads in base 8",
+        parameters_file("seed: 010\n"),
+        "010 is a number of base 8 or 60 in YAML",
+    ),
+    BadInput(
+        "yaml-utf16",
+        "a parameters file in UTF-16",
+        parameters_file("seed: 1\n".encode("utf-16")),
+        "looks like UTF-16: convert it with `iconv -f utf-16 -t utf-8`",
+    ),
     BadInput("yaml-zero", "a parameters file of one 0", parameters_file("0\n"), "one for each parameter"),
     BadInput("yaml-absent", "a parameters file that is not there", lambda folder: ["-f", "no.yaml"], "No such file"),
     # the corpus
@@ -435,6 +479,20 @@ BAD_INPUTS = [
     BadInput(
         "corpus-latin", "a corpus in Latin-1", corpus("a.txt", b"gut\nsch\xf6n\n"), "is not valid UTF-8 after line"
     ),
+    BadInput(
+        "corpus-utf16",
+        "a corpus in UTF-16",
+        corpus("a.txt", SENTENCES.encode("utf-16")),
+        "looks like UTF-16: convert it with `iconv -f utf-16 -t utf-8`",
+    ),
+    BadInput(
+        "corpus-twice",
+        "a file that two of the corpora hold",
+        lambda folder: {"corpus": f"{folder / 'text.txt'},{folder / 'runs'}/../text.txt"},
+        "text.txt would be read twice, as part of",
+    ),
+    BadInput("corpus-hidden", "a folder of hidden files as corpus", hidden_corpus, "with a dot in front"),
+    BadInput("corpus-link", "a text that is a link to nothing", linked_corpus, "b.txt leads to no file: remove it"),
     BadInput(
         "corpus-secret",
         "a corpus without permission to read it",
@@ -545,6 +603,24 @@ BAD_INPUTS = [
         "text prepared in blocks of another length",
         prepared_corpus(lambda data: None, sequence_length=16),
         "was prepared with sequence_length=32, asked for 16",
+    ),
+    BadInput(
+        "prepared-vocabulary",
+        "text prepared with another vocabulary",
+        prepared_corpus(lambda data: None, vocab_size=400),
+        "was prepared with vocab_size=300, asked for 400: leave vocab_size out or prepare the corpus again",
+    ),
+    BadInput(
+        "prepared-joined",
+        "prepared text joined with another corpus",
+        lambda folder: {"corpus": f"{folder / 'text.txt'},{prepared_of(folder)}"},
+        "a prepared folder stands alone as corpus",
+    ),
+    BadInput(
+        "prepared-notes",
+        "prepared text with damaged notes of what was read",
+        prepared_corpus(lambda data: edit_json(data / "meta.json", read=[])),
+        "meta.json cannot be read",
     ),
     BadInput(
         "prepared-cut",
@@ -1168,6 +1244,12 @@ FAULTS = [
         "tests/unit/test_pretrain.py::test_json_holds_no_number_that_other_readers_refuse",
     ),
     Fault(
+        "a run that ends on the unigram plateau",
+        "a warning with both perplexities and what to try",
+        "the run; its record says so",
+        "tests/unit/test_pretrain.py::test_a_run_says_what_it_makes_of_the_text",
+    ),
+    Fault(
         "parameters that explode",
         "one line; no state is written",
         "the state before, if there is one",
@@ -1281,6 +1363,36 @@ FAULTS = [
         "one line: the hub did not give it",
         "everything",
         "tests/unit/test_data.py::test_no_network_for_the_hub",
+    ),
+    Fault(
+        "a hub that refuses, has no address or does not answer: for a corpus, tasks, a tokenizer or a checkpoint",
+        "one line with the address within 5 seconds",
+        "everything",
+        "tests/unit/test_data.py::test_a_hub_that_cannot_be_reached",
+    ),
+    Fault(
+        "the same, with what is asked for in the hub's cache",
+        "it is read from there",
+        "everything",
+        "tests/unit/test_data.py::test_what_the_cache_holds_is_used_without_the_hub",
+    ),
+    Fault(
+        "hidden copies, such as `.ipynb_checkpoints`, and other files in a folder of texts",
+        "they are not read; how many of each kind is said and kept with the text",
+        "everything",
+        "tests/unit/test_data.py::test_what_is_passed_over_in_a_folder",
+    ),
+    Fault(
+        "links in a folder of texts: to folders, upwards, in circles, to the same file",
+        "folders are followed; every text is read once",
+        "everything",
+        "tests/unit/test_data.py::test_links_are_followed_and_nothing_is_read_twice",
+    ),
+    Fault(
+        "validation documents that are training documents too",
+        "a warning with their number, which is kept with the text and in records",
+        "everything",
+        "tests/unit/test_data.py::test_validation_documents_that_are_in_training_too",
     ),
     Fault(
         "half a character in a text",

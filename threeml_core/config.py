@@ -961,10 +961,11 @@ def make_config(given: Mapping[str, Any]) -> StudyConfig:
 def given_parameters(config: StudyConfig) -> dict[str, Any]:
     """What `make_config` has to be given in another process for the same values from the same sources."""
     given = {"preset": config.preset} | ({"corpus": config.corpus} if config.sources["corpus"] == "given" else {})
-    others = make_config(given).parameters()
+    others = make_config(given)
     for name, value in config.parameters().items():
         source = config.sources[name]
-        if source == "given" or source != "derived" and value != others[name]:
+        follows = source == others.sources[name] == "derived" or source != "given" and value == getattr(others, name)
+        if not follows:
             given[name] = "None" if value is None else value
     return given
 

@@ -411,8 +411,8 @@ def _run(
     if on_unigram_plateau(metrics):
         log(
             f"warning: the run ends on the unigram plateau: its perplexity at masked positions is "
-            f"{metrics['eval_perplexity_masked']:.1f}, the unigram's {metrics['unigram_perplexity_masked']:.1f}; try more "
-            "updates, a longer warm-up or another learning rate"
+            f"{metrics['eval_perplexity_masked']:.1f}, the unigram's {metrics['unigram_perplexity_masked']:.1f}; try "
+            "more updates, a longer warm-up or another learning rate"
         )
     _finish(trainer, folder, identity, environment, final, kwh)
     states.remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -12,6 +13,7 @@ from threeml_core.config import (
     StudyConfig,
     corruption_counts,
     executed_parameters,
+    given_parameters,
     identity_parameters,
     load_preset,
     make_config,
@@ -79,6 +81,12 @@ def test_presets_are_the_papers() -> None:
         ({"mask_rate": 40}, r"mask_rate=40.0: expected a fraction"),
         ({"mask_rate": 0.001}, r"mask_rate=0.001 masks no token in a block of"),
         ({"mask_rate": 0.999}, r"mask_rate=0.999 corrupts .* lower it to at most"),
+        ({"mask_rate": "0,5"}, r"mask_rate='0,5': expected a number such as 0.4; write 0.5$"),
+        ({"mask_rate": "40%"}, r"mask_rate='40%': expected a number such as 0.4; write 0.4$"),
+        ({"mask_rate": True}, r"mask_rate=True: expected a number such as 0.4$"),
+        ({"seed": "x"}, r"seed='x': expected a whole number such as 16$"),
+        ({"trials": "40%"}, r"trials='40%': expected a whole number such as 16, or None$"),
+        ({"study_depths": [[1]]}, r"study_depths=\[\[1\]\]: expected values joined with commas such as '1,2,4,8'$"),
         ({"mask_rate": "much"}, r"mask_rate='much': expected a number such as 0.4"),
         ({"mask_split": "80-10-20"}, r"mask_split='80-10-20': expected .* sum to 100"),
         ({"mask_split": "80-20"}, r"mask_split='80-20': expected"),
@@ -128,6 +136,63 @@ def test_command_line_has_papermills_syntax(tmp_path) -> None:
     file.write_text("mask_rate: [\n")
     with pytest.raises(ParameterError, match=re.escape(str(file))):
         parse_arguments("x", ["-f", str(file)])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("seed: 1\nmask_rate: 0.3\n\nseed: 2\n", "'seed' stands there twice, in lines 1 and 4; keep one"),
+        ('{seed: 1, "seed": 1}\n', "'seed' stands there twice, in lines 1 and 1; keep one"),
+        ("max_steps: 0100\n", "line 1: 'max_steps': 0100 is a number of base 8 or 60 in YAML; write it without zeros"),
+        ("seed: 3\ntasks: 1:30\n", "line 2: 'tasks': 1:30 is a number of base 8 or 60 in YAML"),
+    ],
+)
+def test_surprises_in_a_parameters_file(content: str, message: str, tmp_path: Path) -> None:
+    """YAML's reader takes the last of two, and `0100` for 64."""
+    file = tmp_path / "p.yaml"
+    file.write_text(content)
+    with pytest.raises(ParameterError) as caught:
+        parse_arguments("x", ["-f", str(file)])
+    assert message in str(caught.value) and str(file) in str(caught.value) and "\n" not in str(caught.value)
+    file.write_text("seed: 0\nmask_rate: 0.30\nlearning_rate: 0.001\nmax_steps: 1_000\n")
+    assert parse_arguments("x", ["-f", str(file)]).max_steps == 1000
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_parameters_file_in_utf16(encoding: str, tmp_path: Path) -> None:
+    """As some shells of Windows write it."""
+    file = tmp_path / "p.yaml"
+    file.write_bytes("mask_rate: 0.3\n".encode(encoding))
+    with pytest.raises(ParameterError, match="p.yaml looks like UTF-16: convert it with `iconv -f utf-16"):
+        parse_arguments("x", ["-f", str(file)])
+    file.write_bytes("mask_rate: 0.3\n".encode("utf-8-sig"))
+    assert parse_arguments("x", ["-f", str(file)]).mask_rate == 0.3
+
+
+def test_a_repeated_name_in_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params").mkdir()
+    (tmp_path / "params" / "mine.yaml").write_text("preset: mine\nmask_rate: 0.3\nmask_rate: 0.4\n")
+    monkeypatch.setattr("threeml_core.config.PROJECT_ROOT", tmp_path)
+    with pytest.raises(ParameterError, match="mine.yaml: 'mask_rate' stands there twice, in lines 2 and 3"):
+        load_preset("mine")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"preset": "small", "mask_rate": 0.3, "bf16": "None"},
+        {"preset": "small", "corpus": "/data/text", "hidden_size": 48},
+        {"preset": "small", "corpus": "/data/text", "validation_corpus": "/data/held", "micro_batch_size": 32},
+    ],
+)
+def test_another_process_gets_the_same_values_from_the_same_sources(given: dict[str, object]) -> None:
+    config = make_config(given)
+    again = make_config(given_parameters(config))
+    assert again == config and again.sources["preset"] == "given"
+    assert {**again.sources, "preset": ""} == {**config.sources, "preset": ""}
+    built = StudyConfig(hidden_size=96, num_attention_heads=6, max_steps=3)
+    assert make_config(given_parameters(built)) == built
 
 
 def test_identity_leaves_out_what_does_not_matter() -> None:

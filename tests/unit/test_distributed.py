@@ -75,6 +75,7 @@ def test_two_processes_give_the_curve_of_one(own_runs: dict, tmp_path: Path) -> 
     two = pretrain(make_config({**settings, "num_processes": 2}), lines.append)
     one = pretrain(make_config({**settings, "runs_dir": str(tmp_path / "one")}), lambda line: None)
     assert two.run_id == one.run_id and two.environment["processes"] == 2 and one.environment["processes"] == 1
+    assert {**two.sources, "num_processes": ""} == {**one.sources, "num_processes": "", "preset": "given"}
     curves = losses(two.folder(tmp_path)), losses(one.folder(tmp_path / "one"))
     assert len(curves[0]) == 20 and curves[0] == pytest.approx(curves[1], abs=1e-5)
     assert two.metrics["eval_loss"] == pytest.approx(one.metrics["eval_loss"], abs=1e-5)

@@ -519,6 +519,23 @@ def test_all_models_meet_the_same_corruption(own_runs: dict) -> None:
     assert len(prints) == 1
 
 
+def test_a_run_says_what_it_makes_of_the_text(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many epochs, before it starts; and at its end whether it stands on the unigram plateau."""
+    config = make_config(own_runs)
+    lines: list[str] = []
+    record = pretrain(config, lines.append)
+    epochs = 20 * 8 / len(prepare_data(config).train)
+    said = lines.index(f"20 updates of 8 sequences are {epochs:.3g} epochs")
+    assert said < lines.index(f"run {record.run_id} starts") and any(
+        line.startswith("corpus: 1 files") for line in lines
+    )
+    (warning,) = (line for line in lines if line.startswith("warning: the run ends on the unigram plateau"))
+    assert f"is {record.metrics['eval_perplexity_masked']:.1f}, the unigram's" in warning and "more updates" in warning
+    monkeypatch.setattr("threeml_core.evaluation.PLATEAU_MARGIN", 100.0)
+    pretrain(config.replace(seed=1), lines.append)
+    assert sum(line.startswith("warning: the run ends on the unigram plateau") for line in lines) == 1
+
+
 class Tracker:
     """Stands for codecarbon's: half a kilowatt-hour between start and stop."""
 
