@@ -534,10 +534,10 @@ def test_what_was_read_is_said(small: dict, folder: Path, tmp_path: Path) -> Non
     for lines in said:
         text = "\n".join(lines)
         assert f"corpus: 61 files read; passed over: {data.meta['read']['corpus']['passed_over'][HIDDEN]} below" in text
-        assert "1 .md" in text and "1 documents without text were passed over" in text
+        assert "1 .md" in text and "passed over: 1 document without text" in text
         assert f"text: {train['documents']} + {validation['documents']} documents, {train['words']:,} + " in text
         assert f"{train['blocks']} + {validation['blocks']} sequences of 32 tokens" in text
-        assert f"1 of {train['documents']} training documents repeat another one" in text
+        assert f"1 of {train['documents']} training documents are copies of others" in text
         assert "warning" not in text
 
 
@@ -606,6 +606,18 @@ def test_a_prepared_folder_and_other_settings(given: dict, message: str, small: 
     assert prepare_data(make_config({**bare, **same})).data_id == data.data_id
     with pytest.raises(CorpusError, match=message):
         prepare_data(make_config({**bare, **given}))
+
+
+def test_a_vocabulary_that_the_text_does_not_fill(small: dict, tmp_path: Path) -> None:
+    """It is said; the folder can be given with the number asked for, with that of its tokens, and to a benchmark."""
+    given = {**small, "vocab_size": 5000, "runs_dir": str(tmp_path)}
+    said: list[str] = []
+    data = prepare_data(make_config(given), said.append)
+    assert any(line.startswith(f"vocabulary: {data.vocab_size} tokens, as the text gives no more") for line in said)
+    given["corpus"] = str(data.folder)
+    for size in (5000, data.vocab_size):
+        assert prepare_data(make_config({**given, "vocab_size": size})).data_id == data.data_id
+    assert prepare_data(make_config({**given, "vocab_size": 9000}), any_vocabulary=True).data_id == data.data_id
 
 
 def test_a_prepared_folder_and_the_same_things_by_other_names(small: dict, tmp_path: Path, corpus_file: Path) -> None:

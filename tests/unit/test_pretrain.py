@@ -527,7 +527,7 @@ def test_a_run_says_what_it_makes_of_the_text(own_runs: dict, monkeypatch: pytes
     epochs = 20 * 8 / len(prepare_data(config).train)
     said = lines.index(f"20 updates of 8 sequences are {epochs:.3g} epochs")
     assert said < lines.index(f"run {record.run_id} starts") and any(
-        line.startswith("corpus: 1 files") for line in lines
+        line.startswith("corpus: 1 file read") for line in lines
     )
     (warning,) = (line for line in lines if line.startswith("warning: the run ends on the unigram plateau"))
     assert f"is {record.metrics['eval_perplexity_masked']:.1f}, the unigram's" in warning and "more updates" in warning

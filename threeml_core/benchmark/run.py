@@ -65,7 +65,7 @@ def run_benchmark(config: StudyConfig, log: Log = print_line) -> RunRecord:
     device = choose_device(config)
     environment = describe_environment()
     describe_device(environment, device)
-    data = with_vocabulary(prepare_data(config, log), config)
+    data = with_vocabulary(prepare_data(config, log, any_vocabulary=True), config)
     bf16, compiled = precision_of(config, device)
     identity = {
         "data": data.data_id,

@@ -232,7 +232,9 @@ def _tokenizer_identity(name: str) -> str:
     return fingerprint([tokenizer.backend_tokenizer.to_str(), sorted(tokenizer.special_tokens_map.items())], 32)
 
 
-def prepare_data(config: StudyConfig, log: Callable[[str], None] = lambda line: None) -> PreparedData:
+def prepare_data(
+    config: StudyConfig, log: Callable[[str], None] = lambda line: None, any_vocabulary: bool = False
+) -> PreparedData:
     """Token blocks of `config.corpus`: from the cache if they are there, else built.
 
     Source: section 3.3 (packed full blocks, byte-level BPE). The corpus is streamed, so memory stays bounded
@@ -241,9 +243,11 @@ def prepare_data(config: StudyConfig, log: Callable[[str], None] = lambda line: 
     Args:
         config: the data parameters.
         log: takes progress lines.
+        any_vocabulary: a prepared folder may have another `vocab_size` than is given, as models are built for either.
 
     Raises:
-        CorpusError: the corpus or tokenizer cannot be used, or gives no block for training or validation.
+        CorpusError: the corpus or tokenizer cannot be used, or gives no block for training or validation; or a prepared
+            folder was made with other settings than are given.
         DamagedFileError: the cache is truncated.
     """
     if _is_prepared(config.corpus):
@@ -254,7 +258,8 @@ def prepare_data(config: StudyConfig, log: Callable[[str], None] = lambda line: 
                 f"{given} was prepared with sequence_length={data.train.n}, asked for {config.sequence_length}: "
                 f"set sequence_length to {data.train.n} or prepare the corpus again"
             )
-        _refuse_other_settings(config, data, project_path(config.runs_dir) / "data")
+        accepted = ("vocab_size",) if any_vocabulary else ()
+        _refuse_other_settings(config, data, project_path(config.runs_dir) / "data", accepted)
         _log_all(data.was_read(), log)
         return data
     cache = project_path(config.runs_dir) / "data"
@@ -282,9 +287,11 @@ def _was_read(meta: dict[str, Any]) -> Iterator[str]:
         yield "the text was prepared by an earlier version, which did not note what files it read"
     for name, about in ({} if read is None else read).items():
         if about is not None:
-            hub = f", {about['hub_datasets']:,} hub data sets" if about["hub_datasets"] else ""
+            read_of = [_counted(about["files"], "file")] if about["files"] or not about["hub_datasets"] else []
+            if about["hub_datasets"]:
+                read_of.append(f"the train split of {_counted(about['hub_datasets'], 'hub data set')}")
             over = counts_as_text(about["passed_over"]) or "nothing"
-            yield f"{name}: {about['files']:,} files read{hub}; passed over: {over}"
+            yield f"{name}: {' and '.join(read_of)} read; passed over: {over}"
     sides = [meta[name] for name in _SIDES]
     documents, words, blocks = (
         " + ".join(f"{side[name]:,}" for side in sides) for name in ("documents", "words", "blocks")
@@ -294,9 +301,12 @@ def _was_read(meta: dict[str, Any]) -> Iterator[str]:
         "(training + validation)"
     )
     if empty := meta.get("empty_documents"):
-        yield f"{empty:,} documents without text were passed over"
+        yield f"passed over: {_counted(empty, 'document')} without text"
     if repeated := sides[0].get("repeated"):
-        yield f"{repeated:,} of {sides[0]['documents']:,} training documents repeat another one"
+        yield f"{repeated:,} of {sides[0]['documents']:,} training documents are copies of others"
+    asked = meta.get("identity", {}).get("vocab_size", 0)  # of a trained tokenizer
+    if asked > meta["vocab_size"]:
+        yield f"vocabulary: {meta['vocab_size']:,} tokens, as the text gives no more; asked for {asked:,}"
     if also := sides[1].get("also_in_training"):
         yield (
             f"warning: {also:,} of {sides[1]['documents']:,} validation documents are training documents too, so "
@@ -304,13 +314,18 @@ def _was_read(meta: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path) -> None:
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path, accepted: tuple[str, ...]) -> None:
     """A prepared folder is what it is: parameters that are given with it have to be those it was made with.
 
     Args:
         config: given with it.
         data: the folder.
         cache: where the hashes of files are remembered.
+        accepted: parameters that may differ.
 
     Raises:
         CorpusError: one is another.
@@ -328,7 +343,7 @@ def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path)
     }
     for name, values in made_with.items():
         value = getattr(config, name)
-        if config.sources[name] != "given" or value in values:
+        if config.sources[name] != "given" or value in values or name in accepted:
             continue
         # the same thing may have two names
         if name == "tokenizer" and "train" not in (value, *values) and _tokenizer_identity(value) == identity.get(name):
