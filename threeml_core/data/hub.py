@@ -24,12 +24,9 @@ def hub_or_cache(name: str | Path) -> Iterator[str]:
         name: of what is wanted; for a folder on this machine nothing is asked.
 
     Yields:
-        Why the hub is not asked, for `hub_reason`; empty if it is.
+        Why the hub is not asked, for `hub_reason`; empty if it is, or if the environment says that it is not to be.
     """
-    if constants.HF_HUB_OFFLINE or os.path.isdir(name):
-        yield "" if os.path.isdir(name) else "HF_HUB_OFFLINE is set"
-        return
-    reason = _unreachable()
+    reason = "" if constants.HF_HUB_OFFLINE or os.path.isdir(name) else _unreachable()
     if not reason:
         yield ""
         return
@@ -54,8 +51,8 @@ def hub_reason(error: Exception, offline: str) -> str:
         offline: from `hub_or_cache`.
     """
     said = " ".join(str(error).split())
-    said = f"{type(error).__name__}: {said[:200]}" if said else type(error).__name__
-    return f"{offline}; nothing that fits in its cache" if offline else said
+    said = f"{type(error).__name__}: {said[: 80 if offline else 200]}" if said else type(error).__name__
+    return f"{offline}; nothing that fits in its cache, {said}" if offline else said
 
 
 def _unreachable() -> str:
