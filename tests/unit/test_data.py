@@ -641,6 +641,26 @@ def test_a_prepared_folder_and_the_same_things_by_other_names(small: dict, tmp_p
         prepare_data(make_config({**prepared, "tokenizer": "train"}))
 
 
+def test_a_prepared_folder_beside_the_caller(small: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any corpus it is looked for in the caller's folder first."""
+    data = prepare_data(make_config(small))
+    shutil.copytree(data.folder, tmp_path / "blocks")
+    monkeypatch.chdir(tmp_path)
+    assert prepare_data(make_config({**small, "corpus": "blocks"})).data_id == data.data_id
+
+
+def test_parameters_without_effect_are_named(small: dict, tmp_path: Path, corpus_file: Path) -> None:
+    train_tokenizer(corpus_file.read_text().splitlines(), 300).save_pretrained(tmp_path / "words")
+    shutil.copy(corpus_file, tmp_path / "held.txt")
+    others = {"tokenizer": str(tmp_path / "words"), "validation_corpus": str(tmp_path / "held.txt")}
+    for given, count in ({**small, **others, "vocab_size": 400, "tokenizer_megabytes": 1}, 3), (small, 0):
+        said: list[str] = []
+        prepare_data(make_config({**given, "runs_dir": str(tmp_path / "runs")}), said.append)
+        named = [line for line in said if "is not used" in line]
+        assert len(named) == count
+    assert not any("is not used" in line for line in said)
+
+
 def test_a_prepared_folder_is_no_text(small: dict, corpus_file: Path, tmp_path: Path) -> None:
     folder = prepare_data(make_config(small)).folder
     (folder.parent / "x.txt").write_text("text\n")

@@ -16,6 +16,7 @@ from threeml_core.benchmark.memory import in_own_process
 from threeml_core.config import StudyConfig
 from threeml_core.data import PreparedData, prepare_data
 from threeml_core.data.corpus import load_corpus
+from threeml_core.data.prepare import is_prepared
 from threeml_core.device import peak_memory
 from threeml_core.log import Log
 
@@ -40,7 +41,7 @@ def compare_preparation(config: StudyConfig, data: PreparedData, log: Log) -> di
         import datasets  # noqa: F401
     except ImportError:
         return "not compared: datasets is not installed here"
-    if (Path(config.corpus) / "meta.json").exists():
+    if is_prepared(config.corpus):
         return "not compared: the corpus was prepared elsewhere, its text is not here"
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"

@@ -23,7 +23,7 @@ from threeml_core.data.corpus import Document, corpus_fingerprint, counts_as_tex
 from threeml_core.data.repeats import Repeats
 from threeml_core.data.tokenizer import Encoder, boundary_ids, limited, load_tokenizer, train_tokenizer
 from threeml_core.errors import CorpusError, DamagedFileError, StudyError
-from threeml_core.files import atomic_folder, exclusive, explain_path, fingerprint, project_path, write_json
+from threeml_core.files import atomic_folder, exclusive, explain_path, find_path, fingerprint, project_path, write_json
 
 FORMAT = 1
 """Raised when the files of a prepared folder change their meaning; what is noted of the text may be absent."""
@@ -250,8 +250,8 @@ def prepare_data(
             folder was made with other settings than are given.
         DamagedFileError: the cache is truncated.
     """
-    if _is_prepared(config.corpus):
-        given = project_path(config.corpus)
+    if is_prepared(config.corpus):
+        given = find_path(config.corpus)
         data = load_prepared(given)
         if data.train.n != config.sequence_length:
             raise CorpusError(
@@ -272,8 +272,20 @@ def prepare_data(
                 _build(config, identity, folder.name, temporary, log)
             log(f"prepared {folder.name} in {time.perf_counter() - started:.1f} s")
     data = load_prepared(folder)
-    _log_all(data.was_read(), log)
+    _log_all(itertools.chain(data.was_read(), _without_effect(config, data)), log)
     return data
+
+
+def _without_effect(config: StudyConfig, data: PreparedData) -> Iterator[str]:
+    """Parameters that are given and that others make useless."""
+    given = [name for name in DATA_PARAMETERS if config.sources[name] == "given"]
+    if "validation_fraction" in given and config.validation_corpus:
+        yield f"validation_fraction is not used: the validation text is validation_corpus={config.validation_corpus}"
+    if config.tokenizer != "train":
+        if "tokenizer_megabytes" in given:
+            yield f"tokenizer_megabytes is not used: the tokenizer is {config.tokenizer}"
+        if "vocab_size" in given and config.vocab_size != data.vocab_size:
+            yield f"vocab_size={config.vocab_size} is not used for text: {config.tokenizer} has {data.vocab_size:,} tokens"
 
 
 def _log_all(lines: Iterable[str], log: Callable[[str], None]) -> None:
@@ -356,9 +368,10 @@ def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path,
         )
 
 
-def _is_prepared(corpus: str) -> bool:
+def is_prepared(corpus: str) -> bool:
+    """Is it a folder of blocks, instead of text?"""
     try:
-        folder = project_path(corpus)
+        folder = find_path(corpus)
         others = (folder / f"{name}.bin" for name in _SIDES)
         return (folder / "meta.json").is_file() and any(path.is_file() for path in others)
     except (OSError, StudyError):  # several corpora are no path; what is wrong with one alone shows when it is read
