@@ -132,6 +132,30 @@ def test_any_number_of_masks_a_row(architecture: str) -> None:
     assert (model(ids).logits[:1] - alone).abs().max() < 1e-5
 
 
+@pytest.mark.usefixtures("restore_gradients")
+@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+@pytest.mark.parametrize("gradients", [True, False])
+def test_padding_changes_no_row_of_nothing_but_masks(architecture: str, layer_norm: str, gradients: bool) -> None:
+    """No kept token, so nothing to attend to: neither the padding, whatever token it is, nor an encoded [MASK]."""
+    _, model = make(architecture, layer_norm, max_position_embeddings=N + 10)
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases are zero at first
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    torch.set_grad_enabled(gradients)
+    ids = torch.cat([torch.full((1, N), 4), batch_of(2).input_ids])
+    alone = model(ids).logits
+    for filler, left in itertools.product((1, 4, 50), (True, False)):
+        padding, real = torch.full((3, 5), filler), torch.ones_like(ids)
+        parts, masks = ([padding, ids], [0 * padding, real]) if left else ([ids, padding], [real, 0 * padding])
+        logits = model(torch.cat(parts, 1), torch.cat(masks, 1)).logits
+        assert (logits[:, 5:] - alone if left else logits[:, :N] - alone).abs().max() < 1e-5
+    assert torch.isfinite(model(ids, torch.zeros_like(ids)).logits).all()
+    if architecture != "vanilla":  # the word embedding of [MASK] is never trained: it gives its own logit, no more
+        model.get_input_embeddings().weight.data[4] += 1
+        changed = (model(ids).logits - alone).abs().amax((0, 1))
+        assert changed[4] > 1e-3 and changed[torch.arange(VOCAB) != 4].max() < 1e-6
+
+
 @pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
 def test_attention_is_bidirectional(architecture: str, layer_norm: str) -> None:
     """The prediction at the first [MASK] depends on the last kept token and on the last [MASK]'s place."""
@@ -261,6 +285,97 @@ def test_save_and_load(architecture: str, layer_norm: str, tmp_path: Path) -> No
     assert torch.equal(model(corrupted=batch).logits, loaded.eval()(corrupted=batch).logits)
     ours, theirs = model.config.encoder.to_dict(), loaded.config.encoder.to_dict()
     assert loaded.config.mask_token_id == 4 and {**theirs, "dtype": None} == {**ours, "dtype": None}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("size", [VOCAB + 7, VOCAB - 7, None])
+def test_resize_token_embeddings(architecture: str, size: int | None, tmp_path: Path) -> None:
+    """Embedding, head and both configurations follow; what was there stays; it can be saved, loaded and exported."""
+    _, model = make(architecture)
+    ids = batch_of().input_ids
+    ids[ids >= VOCAB - 7] = 9
+    parameter = model.head_bias
+    with torch.no_grad():
+        parameter.normal_()
+        before = model(ids, labels=ids)
+    embedding = model.resize_token_embeddings(size)
+    assert embedding is model.get_input_embeddings()
+    if size is None:
+        assert model.head_bias is parameter, "nothing to do: an optimizer may hold it"
+        return
+    common = min(size, VOCAB)
+    after = model(ids, labels=ids)
+    assert after.logits.shape[-1] == len(model.head_bias) == len(embedding.weight) == size
+    assert model.config.vocab_size == model.config.encoder.vocab_size == model.encoder.config.vocab_size == size
+    assert torch.allclose(after.logits[..., :common], before.logits[..., :common], atol=1e-6)
+    if size > VOCAB:
+        assert torch.allclose(model.head_bias[VOCAB:], parameter.mean().expand(7))
+    after.loss.backward()
+    assert model.head_bias.grad.any() and torch.isfinite(after.loss)
+    model.save_pretrained(tmp_path / "model")
+    model.encoder.save_pretrained(tmp_path / "encoder")
+    loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()
+    assert torch.equal(loaded(ids).logits, after.logits)
+    alone = AutoModel.from_pretrained(tmp_path / "encoder", add_pooling_layer=False)
+    assert alone.config.vocab_size == len(alone.get_input_embeddings().weight) == size
+
+
+@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+def test_hidden_states(architecture: str, layer_norm: str) -> None:
+    """The encoder's, one for each layer; the decoder's beside them; they are those behind the logits."""
+    _, model = make(architecture, layer_norm)
+    batch = batch_of()
+    plain = model(batch.input_ids, labels=batch.labels)
+    assert plain.hidden_states is None and plain.decoder_hidden_states is None
+    output = model(batch.input_ids, labels=batch.labels, output_hidden_states=True)
+    assert (output.logits - plain.logits).abs().max() < 1e-5
+    assert [state.shape for state in output.hidden_states] == [(6, N, 32)] * 3
+    rows = torch.arange(6)[:, None]
+    expected = model.mask_states(batch)
+    if architecture == "vanilla":
+        assert output.decoder_hidden_states is None
+        found = output.hidden_states
+    else:
+        found = output.decoder_hidden_states
+        kept = output.hidden_states[-1][rows, batch.keep_idx]
+        assert (kept - model._encode_kept(batch)).abs().max() < 1e-5
+    assert len(found) == len(expected) == 3
+    for state, at_masks in zip(found, expected, strict=True):
+        assert (state[rows, batch.mask_idx] - at_masks).abs().max() < 1e-5
+    model.config.output_hidden_states = True
+    assert model(batch.input_ids).hidden_states is not None
+    with pytest.raises(ValueError, match="mask_states"):
+        model(corrupted=batch)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_tuple_instead(architecture: str) -> None:
+    _, model = make(architecture)
+    batch = batch_of()
+    for given in ({"corrupted": batch}, {"input_ids": batch.input_ids, "labels": batch.labels}):
+        expected = model(**given)
+        loss, logits = model(**given, return_dict=False)
+        assert torch.equal(loss, expected.loss) and torch.equal(logits, expected.logits)
+    (logits,) = model(batch.input_ids, return_dict=False)
+    assert torch.equal(logits, expected.logits)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_an_argument_that_means_nothing_is_refused(architecture: str) -> None:
+    """A misspelt one, or one that a RoBERTa has, would otherwise be passed over."""
+    _, model = make(architecture)
+    ids = batch_of().input_ids
+    for name in ("label", "position_ids", "inputs_embeds"):
+        with pytest.raises(TypeError, match=f"no argument {name}: expected input_ids"):
+            model(ids, **{name: ids})
+    with pytest.raises(TypeError, match="output_attentions"):
+        model(ids, output_attentions=True)
+    with pytest.raises(ValueError, match="token_type_ids: expected zeros"):
+        model(ids, token_type_ids=torch.ones_like(ids))
+    with pytest.raises(ValueError, match="not both"):
+        model(ids, corrupted=batch_of())
+    harmless = {"token_type_ids": torch.zeros_like(ids), "inputs_embeds": None, "output_attentions": False}
+    assert torch.equal(model(ids, **harmless).logits, model(ids).logits)
 
 
 @pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)

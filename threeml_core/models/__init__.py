@@ -9,6 +9,7 @@ from threeml_core.models.configuration import (
 from threeml_core.models.modeling import (
     MODELS,
     ThreeMLCrossForMaskedLM,
+    ThreeMLOutput,
     ThreeMLSelfForMaskedLM,
     VanillaForMaskedLM,
     build_model,
@@ -19,6 +20,7 @@ __all__ = [
     "ThreeMLConfig",
     "ThreeMLCrossConfig",
     "ThreeMLCrossForMaskedLM",
+    "ThreeMLOutput",
     "ThreeMLSelfConfig",
     "ThreeMLSelfForMaskedLM",
     "VanillaConfig",

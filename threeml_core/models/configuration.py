@@ -64,6 +64,10 @@ class ThreeMLConfig(PreTrainedConfig):
         """Tokens in the vocabulary, the encoder's."""
         return self.encoder.vocab_size
 
+    @vocab_size.setter
+    def vocab_size(self, size: int) -> None:
+        self.encoder.vocab_size = size
+
     @property
     def hidden_size(self) -> int:
         """d_en."""

@@ -7,7 +7,8 @@ Every model has two ways in:
 
 * `forward(input_ids, attention_mask, labels)`, as every Hugging Face masked language model: any number of [MASK]s a
   row, logits at every position. The 3ML encoder runs over all positions with the [MASK]s hidden as attention keys,
-  which gives the kept tokens exactly the states they get when the [MASK]s are dropped (tested).
+  which gives the kept tokens exactly the states they get when the [MASK]s are dropped (tested). Padding changes
+  nothing, whatever the row is. `output_hidden_states` and `return_dict` are as elsewhere (see `ThreeMLOutput`).
 * `forward(corrupted=CorruptedBatch)`, the fast path: the kept tokens are gathered into a shorter sequence, and the
   head runs at the corrupted positions only, in the order masked, replaced, unchanged.
 
@@ -17,6 +18,7 @@ layers, as the paper describes them ("Transformer encoder layers", "decoder laye
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, cast
 
 import torch
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import MaskedLMOutput
+from transformers.utils import can_return_tuple
 
 from threeml_core.config import StudyConfig
 from threeml_core.errors import ParameterError
@@ -37,6 +40,29 @@ from threeml_core.models.configuration import (
     VanillaConfig,
 )
 from threeml_core.models.head import PredictionTransform, summed_cross_entropy
+
+
+@dataclasses.dataclass
+class ThreeMLOutput(MaskedLMOutput):
+    """What the models give: Hugging Face's output of a masked language model, and the decoder's states.
+
+    Attributes:
+        hidden_states: the encoder's, (batch, n, d_en): its embedding's output, then one for each block, the last behind
+            the final LayerNorm. 3ML's at a [MASK] mean nothing, as no other token sees them and the decoder neither.
+        decoder_hidden_states: 3ML only, (batch, n, d_de): the decoder's input, then one for each block, the last behind
+            the final LayerNorm. 3ML_cross's mean something at [MASK]s only, where its decoder works.
+    """
+
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+
+
+@dataclasses.dataclass
+class _Everywhere:
+    """What a model makes of all positions: `transformed` (batch, n, d_en) is behind the head's first layer."""
+
+    transformed: Tensor
+    encoder_states: tuple[Tensor, ...] | None = None
+    decoder_states: tuple[Tensor, ...] | None = None
 
 
 class _Base(PreTrainedModel):
@@ -84,6 +110,22 @@ class _Base(PreTrainedModel):
         """None: the output matrix is the word embedding itself, used functionally, so there is nothing to tie."""
         return None
 
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Module:
+        """The word embedding as Hugging Face resizes it, and the head's bias, the other thing with a row for a token.
+
+        A new token's bias is zero, or with `mean_resizing` the mean of the others, as its embedding is.
+        """
+        embedding = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        old, size = self.head_bias, len(self._output_weight())
+        if size == len(old):
+            return embedding
+        new = old.data.mean() if mean_resizing else old.data.new_zeros(())
+        bias = torch.cat([old.data[:size], new.expand(max(0, size - len(old)))])
+        self.head_bias = nn.Parameter(bias, requires_grad=old.requires_grad)
+        return embedding
+
     def _positions(self, idx: Tensor) -> Tensor:
         """Position ids of places in a block. RoBERTa counts from pad_token_id + 1."""
         return idx + self.config.encoder.pad_token_id + 1
@@ -99,18 +141,27 @@ class _Base(PreTrainedModel):
         """(vocab, d_en): the word embedding."""
         return cast(nn.Embedding, self.get_input_embeddings()).weight
 
-    def _encode(self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """(batch, k) -> (batch, k, d_en)."""
-        if attention_mask is None and runs_through_blocks(self.encoder):
-            return encode(self.encoder, input_ids, positions)
-        return self.encoder(input_ids, attention_mask=attention_mask, position_ids=positions).last_hidden_state
+    def _encode(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        """Unpadded sequences: (batch, k) -> (batch, k, d_en)."""
+        return self._encode_padded(input_ids, positions, None)[0]
+
+    def _encode_padded(
+        self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor | None, keep_states: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+        """(batch, k) -> (batch, k, d_en), and with `keep_states` those of each layer."""
+        if attention_mask is None and not keep_states and runs_through_blocks(self.encoder):
+            return encode(self.encoder, input_ids, positions), None
+        output = self.encoder(
+            input_ids, attention_mask=attention_mask, position_ids=positions, output_hidden_states=keep_states
+        )
+        return output.last_hidden_state, output.hidden_states
 
     def _at_corrupted(self, batch: CorruptedBatch) -> Tensor:
         """(batch, n_corrupted, d_en) behind the head's first layer, in the order masked, replaced, unchanged."""
         raise NotImplementedError
 
-    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """(batch, n, d_en) behind the head's first layer."""
+    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool) -> _Everywhere:
+        """All positions, with the states of each layer if they are kept."""
         raise NotImplementedError
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
@@ -129,6 +180,7 @@ class _Base(PreTrainedModel):
         """
         raise NotImplementedError
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -138,8 +190,10 @@ class _Base(PreTrainedModel):
         corrupted: CorruptedBatch | None = None,
         num_items_in_batch: int | Tensor | None = None,
         return_logits: bool = True,
-        **_: Any,
-    ) -> MaskedLMOutput:
+        output_hidden_states: bool | None = None,
+        token_type_ids: Tensor | None = None,
+        **others: Any,
+    ) -> ThreeMLOutput:
         """Predict corrupted tokens.
 
         Source: section 2.1. Equation 1's delta would drop unchanged tokens; the text and Appendix C predict all
@@ -153,28 +207,54 @@ class _Base(PreTrainedModel):
             num_items_in_batch: corrupted tokens of the whole update; the loss is the sum of cross-entropies
                 divided by it. None: divided by this batch's own count.
             return_logits: False: the loss alone, which takes less time and memory.
+            output_hidden_states: return the states of each layer too; None: as the configuration says. Not for a
+                `CorruptedBatch`, whose sequences have another length in each part of the model: `mask_states`.
+            token_type_ids: zeros, which some tokenizers give; there is one segment.
+            others: `return_dict=False`: a tuple instead. Anything else is refused, unless it is None or False.
 
         Returns:
             `loss` in nats (None without labels) and `logits`: (batch, n, vocab), or (batch, n_corrupted, vocab)
             for a `CorruptedBatch`.
+
+        Raises:
+            TypeError: an argument that means nothing here.
+            ValueError: arguments that do not go together.
         """
+        if unknown := [name for name, value in others.items() if value is not None and value is not False]:
+            raise TypeError(
+                f"{type(self).__name__} has no argument {', '.join(unknown)}: expected input_ids, attention_mask, "
+                "labels, output_hidden_states, return_dict, or corrupted"
+            )
+        if token_type_ids is not None and token_type_ids.any():
+            raise ValueError("token_type_ids: expected zeros, as there is one segment; leave them out")
+        keep_states = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        found: _Everywhere
         targets: Tensor | None
         if corrupted is not None:
-            transformed, targets = self._at_corrupted(corrupted), corrupted.targets
+            if input_ids is not None or attention_mask is not None or labels is not None:
+                raise ValueError("expected input_ids, attention_mask and labels, or a CorruptedBatch, not both")
+            if keep_states:
+                raise ValueError("a CorruptedBatch gives no hidden_states: take mask_states(batch), or input_ids")
+            found, targets = _Everywhere(self._at_corrupted(corrupted)), corrupted.targets
         elif input_ids is not None:
-            transformed, targets = self._everywhere(input_ids, attention_mask), labels
+            found, targets = self._everywhere(input_ids, attention_mask, keep_states), labels
         else:
             raise ValueError("expected input_ids or a CorruptedBatch")
+        transformed = found.transformed
+        states: dict[str, Any] = {
+            "hidden_states": found.encoder_states,
+            "decoder_hidden_states": found.decoder_states,
+        }
         weight, bias = self._output_weight(), self.head_bias
         logits = F.linear(transformed, weight, bias) if return_logits else None
         if targets is None:
-            return MaskedLMOutput(logits=logits)
+            return ThreeMLOutput(logits=logits, **states)
         if logits is None:
             total = summed_cross_entropy(transformed, weight, bias, targets)
         else:
             total = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
         count = (targets != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
-        return MaskedLMOutput(loss=total / count, logits=logits)
+        return ThreeMLOutput(loss=total / count, logits=logits, **states)
 
 
 class VanillaForMaskedLM(_Base):
@@ -191,9 +271,10 @@ class VanillaForMaskedLM(_Base):
         hidden = self._encode(batch.input_ids, self._positions(n)[None])
         return self.head(take(hidden, batch.corrupted_idx))
 
-    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool) -> _Everywhere:
         positions = self._padded_positions(input_ids, attention_mask)
-        return self.head(self._encode(input_ids, positions, attention_mask))
+        hidden, states = self._encode_padded(input_ids, positions, attention_mask, keep_states)
+        return _Everywhere(self.head(hidden), states)
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
         """Layer 0 is the embedding's output, then one for each encoder block. See `_Base.mask_states`."""
@@ -258,20 +339,33 @@ class _WithDecoder(_Base):
             )
         return input_ids == self.config.mask_token_id
 
-    def _encode_hiding_masks(
-        self, input_ids: Tensor, attention_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """States of all positions when no [MASK] can be seen.
-
-        Returns:
-            hidden (batch, n, d_en), [MASK]? (batch, n) bool, kept? (batch, n) bool, positions (batch or 1, n).
-        """
+    def _encode_hiding_masks(self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool) -> _Hidden:
+        """States of all positions when no [MASK] can be seen."""
         masked = self._is_masked(input_ids)
         real = torch.ones_like(masked) if attention_mask is None else attention_mask.bool()
         kept = real & ~masked
         positions = self._padded_positions(input_ids, attention_mask)
-        hidden = self._encode(input_ids, positions, _never_empty(kept).long())
-        return hidden, masked, kept, positions
+        hidden, states = self._encode_padded(input_ids, positions, _never_empty(kept).long(), keep_states)
+        return _Hidden(hidden, states, masked & real, kept, positions)
+
+
+@dataclasses.dataclass
+class _Hidden:
+    """What an encoder makes of all positions when no [MASK] can be seen.
+
+    Attributes:
+        hidden: (batch, n, d_en); of kept tokens, anything elsewhere.
+        states: the same of each layer, if they are kept.
+        masked: (batch, n) bool: a [MASK]?
+        kept: (batch, n) bool: neither [MASK] nor padding?
+        positions: (batch or 1, n) position ids.
+    """
+
+    hidden: Tensor
+    states: tuple[Tensor, ...] | None
+    masked: Tensor
+    kept: Tensor
+    positions: Tensor
 
 
 def _never_empty(keys: Tensor) -> Tensor:
@@ -291,11 +385,6 @@ class ThreeMLSelfForMaskedLM(_WithDecoder):
     def __init__(self, config: ThreeMLSelfConfig) -> None:
         super().__init__(config, nn.TransformerEncoderLayer)
         self.post_init()
-
-    def _decode(self, hidden: Tensor, padding: Tensor | None = None) -> Tensor:
-        for layer in self.decoder_layers:
-            hidden = layer(hidden, src_key_padding_mask=padding)
-        return hidden
 
     def _decoder_input(self, batch: CorruptedBatch) -> Tensor:
         """(batch, n, d_de): projected states of the kept tokens, [MASK] embeddings between them, positions on all."""
@@ -323,12 +412,15 @@ class ThreeMLSelfForMaskedLM(_WithDecoder):
             states.append(take(hidden, batch.mask_idx))
         return [*states[:-1], self.decoder_norm(states[-1])] if final_norm else states
 
-    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        hidden, masked, kept, positions = self._encode_hiding_masks(input_ids, attention_mask)
-        hidden = torch.where(masked[..., None], self.mask_embedding, self.projection(hidden))
-        hidden = hidden + self.decoder_positions(positions)
-        hidden = self._decode(hidden, None if attention_mask is None else ~(kept | masked))
-        return self.head(self.decoder_norm(hidden))
+    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool) -> _Everywhere:
+        found = self._encode_hiding_masks(input_ids, attention_mask, keep_states)
+        hidden = torch.where(found.masked[..., None], self.mask_embedding, self.projection(found.hidden))
+        states = [hidden + self.decoder_positions(found.positions)]
+        padding = None if attention_mask is None else ~_never_empty(found.kept | found.masked)
+        for layer in self.decoder_layers:
+            states.append(layer(states[-1], src_key_padding_mask=padding))
+        states[-1] = self.decoder_norm(states[-1])
+        return _Everywhere(self.head(states[-1]), found.states, tuple(states) if keep_states else None)
 
 
 class ThreeMLCrossForMaskedLM(_WithDecoder):
@@ -377,16 +469,22 @@ class ThreeMLCrossForMaskedLM(_WithDecoder):
         at_visible = self._transform_visible(take(hidden, slots), take(memory, slots))
         return torch.cat([self.head(self.decoder_norm(queries)), at_visible], 1)
 
-    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        hidden, masked, kept, positions = self._encode_hiding_masks(input_ids, attention_mask)
-        memory = self.projection(hidden)
-        queries = self.mask_embedding + self.decoder_positions(positions)
-        queries = queries.expand(len(input_ids), -1, -1)
-        hide_queries, hide_memory = ~_never_empty(masked), ~_never_empty(kept)
+    def _everywhere(self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool) -> _Everywhere:
+        found = self._encode_hiding_masks(input_ids, attention_mask, keep_states)
+        projected = self.projection(found.hidden)
+        # a row of [MASK]s alone has nothing to remember: zeros, so that it sees neither its padding nor its [MASK]s
+        memory = projected.where(found.kept.any(1)[:, None, None], torch.zeros_like(projected))
+        queries = self.mask_embedding + self.decoder_positions(found.positions)
+        states = [queries.expand(len(input_ids), -1, -1)]
+        hide_queries, hide_memory = ~_never_empty(found.masked), ~_never_empty(found.kept)
         for layer in self.decoder_layers:
-            queries = layer(queries, memory, tgt_key_padding_mask=hide_queries, memory_key_padding_mask=hide_memory)
-        at_masked, at_visible = self.head(self.decoder_norm(queries)), self._transform_visible(hidden, memory)
-        return torch.where(masked[..., None], at_masked, at_visible)
+            states.append(
+                layer(states[-1], memory, tgt_key_padding_mask=hide_queries, memory_key_padding_mask=hide_memory)
+            )
+        states[-1] = self.decoder_norm(states[-1])
+        at_masked, at_visible = self.head(states[-1]), self._transform_visible(found.hidden, projected)
+        transformed = torch.where(found.masked[..., None], at_masked, at_visible)
+        return _Everywhere(transformed, found.states, tuple(states) if keep_states else None)
 
 
 MODELS = {
