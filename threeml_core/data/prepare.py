@@ -285,7 +285,7 @@ def _without_effect(config: StudyConfig, data: PreparedData) -> Iterator[str]:
         if "tokenizer_megabytes" in given:
             yield f"tokenizer_megabytes is not used: the tokenizer is {config.tokenizer}"
         if "vocab_size" in given and config.vocab_size != data.vocab_size:
-            yield f"vocab_size={config.vocab_size} is not used for text: {config.tokenizer} has {data.vocab_size:,} tokens"
+            yield f"vocab_size is not used for text: the tokenizer {config.tokenizer} has {data.vocab_size:,} tokens"
 
 
 def _log_all(lines: Iterable[str], log: Callable[[str], None]) -> None:
