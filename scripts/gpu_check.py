@@ -122,7 +122,7 @@ def recompiles(config: StudyConfig, data: PreparedData, device: torch.device) ->
 
 def goals_of(name: str, record: RunRecord) -> dict[str, list[float | None]]:
     """Goal -> [wanted, found]."""
-    arms = {arm.name: arm for arm in speeds(record)}
+    arms = {arm.name: arm for arm in speeds([record])}
     found: dict[str, list[float | None]] = {}
     for goal, wanted in GOALS.get(name, {}).items():
         kind, arm = goal.split()
@@ -130,9 +130,9 @@ def goals_of(name: str, record: RunRecord) -> dict[str, list[float | None]]:
         if one is not None and kind == "mfu":
             value = one.mfu
         elif one is not None and kind == "conversion":
-            value = one.conversion.median
+            value = one.conversion.value
         elif one is not None and kind in arms:
-            value = arms[kind].step.median / one.step.median
+            value = arms[kind].step.value / one.step.value
         found[goal] = [wanted, value]
     return found
 
@@ -207,13 +207,13 @@ def main() -> None:
         records: list[RunRecord] = []
 
         def measure(config: StudyConfig = config, records: list[RunRecord] = records) -> dict[str, Any]:
-            records.append(run_benchmark(config))
+            records += run_benchmark(config)
             return {"metrics": records[0].metrics, "flops": records[0].flops}
 
         stage(name, 90, measure)
         if records:
             result[f"{name}, goals"] = goals_of(name, records[0])
-            lines += [f"{name}:", *lines_of(records[0])]
+            lines += [f"{name}:", *lines_of(records)]
             for goal, (wanted, value) in result[f"{name}, goals"].items():
                 lines.append(f"goal, {name}, {goal}: {'none' if value is None else f'{value:.2f}'} (wanted {wanted})")
     stage("total", 0, lambda: {"seconds": round(time.monotonic() - began, 1)})

@@ -189,6 +189,7 @@ class StudyConfig:
     study_steps: Optional[int] = parameter(None, "Tables 1 and 3, Figure 4: updates; None: max_steps")
     ablation_steps: Optional[int] = parameter(None, "the other tables and figures: updates; None: study_steps")
     equal_budget: bool = parameter(False, "Table 3: the 3ML models also with the FLOPs of vanilla at 15%")
+    pooled_variances: bool = parameter(False, "claims are judged by the spread over seeds of all models together")
     pretrain_seeds: int = parameter(1, "pre-training seeds of each run: seed, seed + 1, ...; one gives no verdict")
     ablation_pretrain_seeds: Optional[int] = parameter(
         None, "pre-training seeds of what only ablations need; None: pretrain_seeds"
@@ -216,6 +217,9 @@ class StudyConfig:
     )
     benchmark_rates: str = parameter("0.4,0.5", "mask rates of the models compared with vanilla-15%")
     benchmark_rounds: int = parameter(25, "rounds in which every model takes its turn")
+    benchmark_sessions: int = parameter(
+        1, "processes, one after the other, that measure speed; a verdict on the clock needs 5"
+    )
     benchmark_megabytes: int = parameter(20, "text that both ways of preparing data are given; MB")
 
     # report
@@ -255,6 +259,9 @@ class StudyConfig:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
                 sources[name] = "derived"
+        if (self.architecture, self.layer_norm) == ("cross", "post") and sources["layer_norm"].startswith("preset"):
+            object.__setattr__(self, "layer_norm", "pre")  # section 3.3: post-LN does not work for 3ML_cross
+            sources["layer_norm"] = "derived"
         object.__setattr__(self, "sources", types.MappingProxyType(sources))
         _check(self)
 
@@ -270,6 +277,8 @@ class StudyConfig:
         """A copy with other values; what was derived is derived again."""
         kept = {name: getattr(self, name) for name in PARAMETERS if self.sources[name] != "derived"}
         sources = {name: source for name, source in self.sources.items() if source != "derived"}
+        if self.sources["layer_norm"] == "derived":  # of 3ML_cross, instead of the preset's
+            kept["layer_norm"], sources["layer_norm"] = "post", f"preset {self.preset}"
         return StudyConfig(**{**kept, **changes}, sources={**sources, **dict.fromkeys(changes, "given")})
 
 
@@ -348,6 +357,7 @@ STUDY_PARAMETERS = (
     "study_steps",
     "ablation_steps",
     "equal_budget",
+    "pooled_variances",
     "pretrain_seeds",
     "ablation_pretrain_seeds",
     "ablation_seeds",
@@ -387,6 +397,7 @@ _NO_EFFECT_ON_RESULT = {
     *INFORMATION_PARAMETERS,
     *STUDY_PARAMETERS,
     *BENCHMARK_PARAMETERS,
+    "benchmark_sessions",
     "pages",
     "report_from",
     "preset",
@@ -677,7 +688,7 @@ def _check(c: StudyConfig) -> None:
         "seeds",
         "pretrain_seeds",
         "workers",
-        "benchmark_rounds",
+        "benchmark_sessions",
         "benchmark_megabytes",
         "states_per_layer",
         "top_tokens",
@@ -717,7 +728,14 @@ def _check(c: StudyConfig) -> None:
     )
     for name in _LISTS:
         parse_grid(name, getattr(c, name))
-    parse_names("benchmark_parts", c.benchmark_parts, BENCHMARK_PARTS)
+    _require(
+        c.benchmark_rounds >= 6,
+        f"benchmark_rounds={c.benchmark_rounds}: expected at least 6, as the median of fewer has no 95% interval",
+    )
+    _require(
+        "speed" in parse_names("benchmark_parts", c.benchmark_parts, BENCHMARK_PARTS) or c.benchmark_sessions == 1,
+        f"benchmark_parts={c.benchmark_parts!r}: expected speed in it, as benchmark_sessions={c.benchmark_sessions}",
+    )
     parse_names("benchmark_arms", c.benchmark_arms, BENCHMARK_ARMS)
     for split in c.study_splits.split(","):
         parse_mask_split(split.strip())
@@ -944,6 +962,9 @@ def load_preset(name: str) -> dict[str, Any]:
 def make_config(given: Mapping[str, Any]) -> StudyConfig:
     """Preset values overlaid with `given`, where None means "not given"; a given corpus brings its own validation text.
 
+    A preset's post-LN is not for 3ML_cross, which gets pre-LN; `layer_norm` given as the preset has it counts as the
+    preset's there, so that `-f params/x.yaml` and `-p preset x` stay the same.
+
     Raises:
         ParameterError: unknown name (with the nearest known one), wrong type, out of range.
     """
@@ -954,13 +975,15 @@ def make_config(given: Mapping[str, Any]) -> StudyConfig:
     values = load_preset(preset)
     if "corpus" in given:
         values.pop("validation_corpus", None)  # it belongs to the preset's own text
-    sources = dict.fromkeys(values, f"preset {preset}") | dict.fromkeys(given, "given")
+    own = {"layer_norm"} if given.get("layer_norm") == values.get("layer_norm") else set()
+    sources = dict.fromkeys(values, f"preset {preset}") | {name: "given" for name in given if name not in own}
     return StudyConfig(**{**values, **given, "preset": preset}, sources=sources)
 
 
 def given_parameters(config: StudyConfig) -> dict[str, Any]:
     """What `make_config` has to be given in another process for the same values from the same sources."""
-    given = {"preset": config.preset} | ({"corpus": config.corpus} if config.sources["corpus"] == "given" else {})
+    deciding = ("corpus", "architecture")  # whether and how others follow from the preset
+    given = {"preset": config.preset} | {n: getattr(config, n) for n in deciding if config.sources[n] == "given"}
     others = make_config(given)
     for name, value in config.parameters().items():
         source = config.sources[name]

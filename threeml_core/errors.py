@@ -56,6 +56,12 @@ class LockedError(StudyError):
     """Another process is writing the same thing."""
 
 
+class BusyError(StudyError):
+    """The machine is too busy, or too noisy, for a time to mean anything."""
+
+    exit_status = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later
+
+
 class Preempted(StudyError):
     """SIGTERM has come, as schedulers send it before they take a host away; all is saved that was to be."""
 

@@ -34,14 +34,28 @@ def pretraining(config: StudyConfig) -> RunRecord:
     return newest(config, "pretrain", lambda record: record.failure is None and is_pretraining_of(record, config))
 
 
-def benchmark(config: StudyConfig) -> RunRecord:
-    """The newest benchmark of these parameters, on whatever machine.
+def benchmark(config: StudyConfig) -> list[RunRecord]:
+    """The sessions of the newest benchmark of these parameters, on whatever machine; the first measured all parts.
 
     Raises:
         ParameterError: there is none.
     """
     names = (*DATA_PARAMETERS, *identity_parameters(config), *BENCHMARK_PARAMETERS)
-    return newest(config, "benchmark", lambda record: has_parameters(record, config, names))
+    first = newest(config, "benchmark", lambda r: session_of(r) == 1 and has_parameters(r, config, names))
+    others = (r for r in load_records(config.runs_dir, "benchmark") if session_of(r) > 1 and same_benchmark(r, first))
+    return [first, *sorted(others, key=session_of)]
+
+
+def session_of(record: RunRecord) -> int:
+    """Number of a benchmark's session, from 1."""
+    return record.identity.get("session", 1)
+
+
+def same_benchmark(first: RunRecord, second: RunRecord) -> bool:
+    """Are they sessions of the same models, on the same kind of machine, with the same code?"""
+    apart = ("session", "benchmark_parts")  # later sessions measure speed alone
+    one, other = ({k: v for k, v in record.identity.items() if k not in apart} for record in (first, second))
+    return one == other
 
 
 def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str]) -> bool:

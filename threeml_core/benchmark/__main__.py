@@ -2,19 +2,22 @@
 
 from threeml_core.benchmark.run import run_benchmark
 from threeml_core.config import parse_arguments
-from threeml_core.errors import StudyError, command_line
-from threeml_core.speeds import lines_of
+from threeml_core.errors import BusyError, command_line
+from threeml_core.speeds import lines_of, session_of, why_no_speed
 
 
 @command_line
 def main() -> None:
-    """Measure as the parameters say, and print the table."""
+    """Measure as the parameters say, and print the table; on a busy machine, or a noisy one, end with an error."""
     config = parse_arguments("Measure how fast the models train, as notebooks/08_performance.ipynb does.")
-    record = run_benchmark(config)
-    print("\n".join(lines_of(record)))
-    print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
-    if record.metrics.get("too_noisy"):
-        raise StudyError("too noisy: no speed is given; let the machine idle and run the same command again")
+    records = run_benchmark(config, refuse=True)
+    print("\n".join(lines_of(records)))
+    for record in records:
+        print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
+    bad = {session_of(r): why for r in records if "turns" in r.metrics and (why := why_no_speed(r))}
+    if bad:
+        said = "; ".join(f"session {number} is {why}" for number, why in bad.items())
+        raise BusyError(f"{said}: no speed is given; let the machine idle and run the same command again")
 
 
 if __name__ == "__main__":  # child processes import it again

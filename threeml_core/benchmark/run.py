@@ -1,31 +1,32 @@
-"""One benchmark: speed in turns, where the time goes, memory, scaling, preparing data; left as a record."""
+"""One benchmark: speed in turns, where the time goes, memory, scaling, preparing data; a record for each session."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
+import time
 from typing import Any
 
-import torch
 from transformers.utils import logging as transformers_logging
 
 from threeml_core import ledger
 from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
 from threeml_core.benchmark.breakdown import breakdown
+from threeml_core.benchmark.load import Load, Patience, wait_until_idle
 from threeml_core.benchmark.memory import peaks
 from threeml_core.benchmark.preparation import compare_preparation
 from threeml_core.benchmark.scaling import measure_scaling
+from threeml_core.benchmark.session import in_new_process
 from threeml_core.benchmark.speed import matrix_product_ceiling, take_turns
 from threeml_core.config import BENCHMARK_PARAMETERS, BENCHMARK_PARTS, StudyConfig, identity_parameters, parse_names
-from threeml_core.data import prepare_data
+from threeml_core.data import PreparedData, prepare_data
 from threeml_core.device import choose_device, describe_device
+from threeml_core.errors import BusyError
 from threeml_core.files import PROJECT_ROOT, exclusive, fingerprint, sha256_file
-from threeml_core.log import Log, print_line
+from threeml_core.log import Log, no_line, print_line
 from threeml_core.pretrain import precision_of
 from threeml_core.results import (
     RunRecord,
-    available_cores,
     describe_environment,
     now,
     read_record,
@@ -33,7 +34,7 @@ from threeml_core.results import (
     run_id,
     write_record,
 )
-from threeml_core.speeds import AGAIN, BASELINE, ratio, too_noisy
+from threeml_core.speeds import why_no_speed
 
 STAGE = "benchmark"
 
@@ -47,79 +48,135 @@ def code_fingerprint() -> str:
     return fingerprint([sha256_file(path) for path in files], 32)
 
 
-def run_benchmark(config: StudyConfig, log: Log = print_line) -> RunRecord:
-    """Measure what `benchmark_parts` asks for, or return the record of the same code on the same kind of machine.
+def run_benchmark(
+    config: StudyConfig, log: Log = print_line, refuse: bool = False, patience: Patience | None = None
+) -> list[RunRecord]:
+    """Measure what `benchmark_parts` asks for in `benchmark_sessions` sessions; what is finished is read.
 
-    A record that was too noisy is not kept as an answer: the next call measures again.
+    A session is a process: the first is this one, which measures all parts; each other one is new, starts a while
+    after the one before, and measures speed alone. What is finished is a record of the same code on the same kind of
+    machine; a session that gave no speed (`why_no_speed`) is no answer, and is measured again.
 
     Args:
         config: geometry, text, arms, rounds.
         log: takes progress lines.
+        refuse: on a machine that stays busy, to end with an error; else the record says that it was busy.
+        patience: how idle the machine has to be, and how long is waited for that.
+
+    Returns:
+        A record for each session.
 
     Raises:
         StudyError: bad parameters or corpus.
+        BusyError: the machine is busy; nothing is recorded.
     """
     if config.plan_only:
         return ledger.benchmark(config)
-    transformers_logging.disable_progress_bar()
-    device = choose_device(config)
-    environment = describe_environment()
-    describe_device(environment, device)
+    patience = patience or Patience()
     data = with_vocabulary(prepare_data(config, log, any_vocabulary=True), config)
-    bf16, compiled = precision_of(config, device)
-    identity = {
-        "data": data.data_id,
-        "code": code_fingerprint(),
-        "hardware": environment["hardware"],
-        "torch": environment["versions"]["torch"],
-        **identity_parameters(config),
-        **{name: getattr(config, name) for name in BENCHMARK_PARAMETERS},
-        "bf16": bf16,
-        "torch_compile": compiled,
-    }
-    name = run_id(config.preset, identity)
-    folder = run_folder(config.runs_dir, STAGE, name)
-    with exclusive(folder / ".lock", f"benchmark {name}"):
-        if (folder / "record.json").exists():
-            record = read_record(folder)
-            if not record.metrics.get("too_noisy"):
-                log(f"benchmark {name} is finished; its record is read")
-                return record
-            log(f"benchmark {name} was too noisy; it is measured again")
-        return _measure(config, device, data, identity, environment, folder, log)
+    records: list[RunRecord] = []
+    has_measured = False
+    for number in range(1, config.benchmark_sessions + 1):
+        session = _Session(config if number == 1 else config.replace(benchmark_parts="speed"), number, data)
+        record = session.finished(log)
+        if record is None:
+            if has_measured:
+                time.sleep(patience.pause)
+            if number == 1:
+                record = session.measure(refuse, patience, log)
+            else:
+                log(f"session {number} of {config.benchmark_sessions}, in a process of its own")
+                in_new_process(session.config, number, refuse, patience, log)
+                record = read_record(session.folder)
+            has_measured = True
+        records.append(record)
+    return records
 
 
-def _measure(
-    config: StudyConfig,
-    device: torch.device,
-    data: Any,
-    identity: dict[str, Any],
-    environment: dict[str, Any],
-    folder: Path,
-    log: Log,
-) -> RunRecord:
+def measure_session(config: StudyConfig, number: int, refuse: bool, patience: Patience) -> RunRecord:
+    """Measure one session here, see `run_benchmark`."""
+    data = with_vocabulary(prepare_data(config, no_line, any_vocabulary=True), config)
+    return _Session(config, number, data).measure(refuse, patience, print_line)
+
+
+class _Session:
+    """A session and its record."""
+
+    def __init__(self, config: StudyConfig, number: int, data: PreparedData) -> None:
+        transformers_logging.disable_progress_bar()
+        self.config, self.data, self.arms = config, data, arms_of(config)
+        self.device = choose_device(config)
+        self.environment = describe_environment()
+        describe_device(self.environment, self.device)
+        bf16, compiled = precision_of(config, self.device)
+        self.identity = {
+            "data": data.data_id,
+            "code": code_fingerprint(),
+            "hardware": self.environment["hardware"],
+            "torch": self.environment["versions"]["torch"],
+            **identity_parameters(config),
+            **{name: getattr(config, name) for name in BENCHMARK_PARAMETERS},
+            "bf16": bf16,
+            "torch_compile": compiled,
+            "session": number,
+        }
+        self.name = run_id(config.preset, self.identity)
+        self.folder = run_folder(config.runs_dir, STAGE, self.name)
+
+    def finished(self, log: Log) -> RunRecord | None:
+        """Its record, if it is an answer to what was asked for."""
+        if not (self.folder / "record.json").exists():
+            return None
+        record = read_record(self.folder)
+        why = why_no_speed(record) if "turns" in record.metrics else ""
+        log(f"benchmark {self.name} {f'is measured again: {why}' if why else 'is finished; its record is read'}")
+        return None if why else record
+
+    def measure(self, refuse: bool, patience: Patience, log: Log) -> RunRecord:
+        """See `run_benchmark`."""
+        several = self.config.benchmark_sessions > 1
+        if not (refuse or several):  # a report's page does not wait for what its own runs have left in the average
+            patience = dataclasses.replace(patience, wait=min(patience.wait, PAGE_WAIT))
+        load = wait_until_idle(patience, refuse or several, log)
+        problem = load.problem(patience, refuse or several)
+        if problem and refuse:
+            raise BusyError(
+                f"this machine is busy: {problem}, after waiting for {patience.wait:.0f} s; nothing was recorded: let "
+                "it idle and run the same command again"
+            )
+        if problem:
+            log(f"this machine is busy: {problem}")
+        with exclusive(self.folder / ".lock", f"benchmark {self.name}"):
+            return _measure(self, load, log)
+
+
+PAGE_WAIT = 10.0
+"""Seconds that a single session waits for an idle machine, if it may be recorded as busy."""
+
+
+def _measure(session: _Session, load: Load, log: Log) -> RunRecord:
+    config, device, data, arms = session.config, session.device, session.data, session.arms
     parts = parse_names("benchmark_parts", config.benchmark_parts, BENCHMARK_PARTS)
-    arms = arms_of(config)
     bf16, _ = precision_of(config, device)
-    load = os.getloadavg()[0]
     metrics: dict[str, Any] = {
-        "load_before": load,
+        "load_before": load.average,
+        "busy_before": load.busy,
+        "process": os.getpid(),
+        "started": now(),
         "flops_ceiling": matrix_product_ceiling(device, bf16),
         "arms": {arm.name: {"label": arm.label, "kind": arm.kind, **_about(arm.config)} for arm in arms},
     }
-    if load > 0.5 * available_cores():
-        log(f"this machine is busy (load {load:.1f} before the start): expect noise")
     if "memory" in parts:
         metrics["peak_bytes"] = peaks(arms, data, device, log)
     if "speed" in parts or "breakdown" in parts:
         runners = {arm.name: make_runner(arm, data, device) for arm in arms}
         if "speed" in parts:
-            turns, first = take_turns(runners, config.benchmark_rounds, device, log)
+            turns, first, busy = take_turns(runners, config.benchmark_rounds, device, log)
+            metrics["busy_during"] = busy
             metrics["first_step_seconds"] = first
             metrics["turns"] = {
                 name: {field: values.tolist() for field, values in vars(turn).items()} for name, turn in turns.items()
             }
-            metrics["too_noisy"] = too_noisy(ratio(turns[BASELINE].seconds, turns[AGAIN].seconds))
         if "breakdown" in parts:
             log("where the time of a step goes")
             vocab = data.vocab_size
@@ -132,18 +189,17 @@ def _measure(
         metrics["preparation"] = (
             found if isinstance(found, str) else {way: dataclasses.asdict(value) for way, value in found.items()}
         )
-    environment["finished"] = now()
     record = RunRecord(
         stage=STAGE,
-        run_id=folder.name,
-        identity=identity,
+        run_id=session.name,
+        identity=session.identity,
         parameters=config.parameters(),
         sources=dict(config.sources),
         metrics=metrics,
         flops={arm.name: arm.step_flops(data.vocab_size) for arm in arms},
         timing={},
         data={"data_id": data.data_id, "vocab_size": data.vocab_size, "corpus": data.meta["corpus"]},
-        environment=environment,
+        environment={**session.environment, "finished": now()},
         files={},
     )
     write_record(record, config.runs_dir)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from threeml_core.benchmark.arms import Runner, wait_for
+from threeml_core.benchmark.load import OthersMeter
 from threeml_core.log import Log
 from threeml_core.speeds import AGAIN, BASELINE
 
@@ -29,11 +30,12 @@ class Turns:
 
 def take_turns(
     runners: Mapping[str, Runner], rounds: int, device: torch.device, log: Log
-) -> tuple[dict[str, Turns], dict[str, float]]:
+) -> tuple[dict[str, Turns], dict[str, float], float | None]:
     """Time the arms; the baseline has two turns a round, and every other round goes backwards.
 
     Returns:
-        `Turns` by arm (and `AGAIN`), and the seconds of each arm's first step, compiling included.
+        `Turns` by arm (and `AGAIN`), the seconds of each arm's first step, compiling included, and how many cores
+        other processes kept at work during the rounds, see `OthersMeter`.
     """
     first: dict[str, float] = {}
     shortest = math.inf
@@ -49,10 +51,12 @@ def take_turns(
     order = [*runners, AGAIN]
     log(f"{rounds} rounds of {len(order)} turns, {steps} step{'s' if steps > 1 else ''} each")
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in order}
+    others = OthersMeter()
     for turn in range(rounds):
         for name in order if turn % 2 == 0 else order[::-1]:
             found[name].append(_turn(runners[BASELINE if name == AGAIN else name], steps, device))
-    return {name: Turns(*np.array(values).T / steps) for name, values in found.items()}, first
+    busy = others.cores()
+    return {name: Turns(*np.array(values).T / steps) for name, values in found.items()}, first, busy
 
 
 def _turn(runner: Runner, steps: int, device: torch.device) -> tuple[float, float, float]:

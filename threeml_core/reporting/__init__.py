@@ -64,6 +64,7 @@ from threeml_core.reporting.performance import (
     preparation_table,
     resource_table,
     scaling_table,
+    session_table,
     speed_comparison,
 )
 from threeml_core.reporting.tables import (
@@ -138,6 +139,7 @@ __all__ = [
     "sample_table",
     "scaling_table",
     "scaling_table_of_studies",
+    "session_table",
     "study_notes",
     "speed_comparison",
     "speed_table",

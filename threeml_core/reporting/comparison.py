@@ -9,8 +9,9 @@ from typing import Any
 import matplotlib
 import matplotlib.ticker
 
-from threeml_core.claims import Claim, Finding, averages, difference_interval, mean_interval, wall_clock_speedup
+from threeml_core.claims import averages
 from threeml_core.config import KINDS, MODEL_NAMES, RANDOM, StudyConfig
+from threeml_core.intervals import Interval, difference_interval, mean_interval, ratio_interval
 from threeml_core.paper import PrintedValue, printed_values
 from threeml_core.protocol import best_of_seeds
 from threeml_core.reporting.commands import commands_of, finetune_command, pretrain_command
@@ -30,6 +31,7 @@ from threeml_core.study import (
     study_steps,
 )
 from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks
+from threeml_core.verdicts import Claim, Finding, corrected_verdicts, family_statement
 
 PAPER = "paper"
 
@@ -42,6 +44,16 @@ def measured(values: Iterable[float], digits: int = 1, scale: float = 1.0, sign:
     found = mean_interval(scaled)
     text = f"{found.mean:{'+' if sign else ''}.{digits}f}"
     return text if found.high is None else f"{text} ± {found.high - found.mean:.{digits}f}"
+
+
+def measured_perplexity(values: Iterable[float]) -> str:
+    """Exponential of the mean cross-entropy over pre-training seeds, with its 95% interval; see `ratio_interval`."""
+    known = list(values)
+    if not known:
+        return NOT_RUN
+    found = ratio_interval(known)
+    text = f"{found.mean:.1f}"
+    return text if found.low is None or found.high is None else f"{text} ({found.low:.1f} to {found.high:.1f})"
 
 
 def _recipe(config: StudyConfig) -> str:
@@ -77,8 +89,8 @@ def seeds_statement(outcomes: Iterable[Outcome]) -> str:
             "(`pretrain_seeds`)."
         )
     return (
-        f"{' or '.join(map(str, counts))} pre-training seeds: means ± half the 95% interval by Student's t; "
-        "differences are paired by seed."
+        f"{' or '.join(map(str, counts))} pre-training seeds: means ± half the 95% interval by Student's t "
+        "(perplexities: computed on their logs); differences are paired by seed."
     )
 
 
@@ -146,7 +158,7 @@ def masking_rate_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Tabl
     rows = []
     for outcome in _named(outcomes, "Figure 3"):
         row = {"Mask rate": f"{outcome.run.config.mask_rate:.0%}", **_ablation_cells(outcome, tasks)}
-        row["Perplexity, masked"] = measured(outcome.metric("eval_perplexity_masked").values())
+        row["Perplexity, masked"] = measured_perplexity(outcome.metric("eval_perplexity_masked").values())
         rows.append(row)
     commands = commands_of(_named(outcomes, "Figure 3"), config, "Figure 3")
     return Table(rows, "Figure 3 in numbers: the vanilla model at different mask rates", commands=commands)
@@ -216,13 +228,16 @@ def perplexity_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> T
     rows = []
     for outcome in named:
         c = outcome.run.config
-        row = {"Model": outcome.run.model, "All corrupted": measured(outcome.metric("eval_perplexity").values())}
+        row = {
+            "Model": outcome.run.model,
+            "All corrupted": measured_perplexity(outcome.metric("eval_perplexity").values()),
+        }
         for kind in KINDS:
-            row[kind.capitalize()] = measured(outcome.metric(f"eval_perplexity_{kind}").values())
-        row["Unigram, masked"] = measured(outcome.metric("unigram_perplexity_masked").values())
+            row[kind.capitalize()] = measured_perplexity(outcome.metric(f"eval_perplexity_{kind}").values())
+        row["Unigram, masked"] = measured_perplexity(outcome.metric("unigram_perplexity_masked").values())
         loss = "eval_loss"
         against = _difference(outcome.metric(loss), vanilla.metric(loss), 3) if vanilla else NOT_RUN
-        row["Loss against vanilla (nats)"] = MISSING if outcome is vanilla else against
+        row["Loss over all corrupted, against vanilla (nats)"] = MISSING if outcome is vanilla else against
         rows.append(row)
         value = printed.get((f"{c.architecture} {c.mask_rate:g}", "perplexity"))
         if value:
@@ -266,9 +281,9 @@ def ablation_results(outcomes: Sequence[Outcome], artefact: str, config: StudyCo
                 row["Against the default"] = "default"
             elif default is not None:
                 row["Against the default"] = _difference(averages(outcome.ablation), averages(default.ablation))
-            row["Perplexity, masked"] = measured(outcome.metric("eval_perplexity_masked").values())
+            row["Perplexity, masked"] = measured_perplexity(outcome.metric("eval_perplexity_masked").values())
             if artefact == "Table 2c":
-                row["Perplexity, own split"] = measured(outcome.own_perplexity.values())
+                row["Perplexity, own split"] = measured_perplexity(outcome.own_perplexity.values())
             row["Parameters"] = _parameters(outcome)
             rows.append(row)
             setting = f"{architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
@@ -292,7 +307,7 @@ def paper_ablation(artefact: str) -> Table:
         row = {"Model": f"{MODEL_NAMES[architecture]}-{float(rate):.0%}", title: change.partition("=")[2]}
         row |= _paper_ablation(setting, printed, tasks)
         if (setting, "perplexity") in printed:
-            row["Perplexity"] = printed[setting, "perplexity"].printed
+            row["Perplexity, own split"] = printed[setting, "perplexity"].printed
             row["Note"] = printed[setting, "perplexity"].note
         rows.append(row)
     return Table(rows, f"{caption}, as printed", folded=True)
@@ -312,7 +327,7 @@ def swap_table(outcomes: Sequence[Outcome]) -> Table:
         values = {}
         for name in ("80-20-0", "80-0-20"):
             values[name] = split[name].own_perplexity if name in split else {}
-            row[name] = measured(values[name].values())
+            row[name] = measured_perplexity(values[name].values())
             row[f"{name}, {PAPER}"] = printed[f"{architecture} 0.4 mask_split={name}", "perplexity"].printed
         seeds = sorted(values["80-20-0"].keys() & values["80-0-20"].keys())
         logs = [math.log(values["80-20-0"][seed] / values["80-0-20"][seed]) for seed in seeds]
@@ -340,102 +355,72 @@ def _swap_verdict(logs: Sequence[float], flat: bool, architecture: str) -> str:
     return "undecided"
 
 
-def _speedups(outcome: Outcome, outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
-    """Speed-ups in FLOPs and on the clock, over the vanilla model at 15% and at the same rate, one a seed."""
-    c = outcome.run.config
-    found: dict[str, list[float]] = {}
-    for name, rate, key in (
-        ("15%", 0.15, "speedup_over_vanilla_15"),
-        ("the same rate", c.mask_rate, "speedup_over_vanilla_same_rate"),
-    ):
-        found[f"FLOPs, {name}"] = [record.flops[key] for record in outcome.ended.values() if record.flops][:1]
-        baseline = next(
-            (
-                o
-                for o in outcomes
-                if (o.run.config.architecture, o.run.config.mask_rate, o.run.config.max_steps)
-                == ("vanilla", rate, c.max_steps)
-            ),
-            None,
-        )
-        found[f"clock, {name}"] = list(wall_clock_speedup(outcome, baseline)) if baseline else []
-    return found
+_BASELINES = {"15%": "speedup_over_vanilla_15", "the same rate": "speedup_over_vanilla_same_rate"}
+"""The vanilla model at which mask rate, and where a record has the speed-up in FLOPs over it."""
 
 
-def _clock_cell(ups: Mapping[str, Sequence[float]], name: str, outcome: Outcome) -> str:
-    """A speed-up on the clock; the model is there, but not beside a baseline on the same machine: not comparable."""
-    values = ups[f"clock, {name}"]
-    return "not comparable" if outcome.ended and not values else measured(values, 2)
+def _speedup(outcome: Outcome, baseline: str) -> list[float]:
+    """In FLOPs, over one of `_BASELINES`; it is the same for all seeds. Empty: not run."""
+    return [record.flops[_BASELINES[baseline]] for record in outcome.ended.values() if record.flops][:1]
 
 
 def efficiency_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
-    """Figure 5 in numbers: average score, and speed-ups in FLOPs and on the clock over both baselines."""
+    """Figure 5 in numbers: average score, and speed-ups in FLOPs over both baselines.
+
+    Clocks of runs on a machine's different days are not compared: page 08 does it in turns.
+    """
     named = _named(outcomes, "Figure 5")
     optima = {v.setting: v.value for v in printed_values() if v.artefact == "Figure 5"}
     rows = []
     for outcome in named:
         c = outcome.run.config
-        ups = _speedups(outcome, named)
         row = {"Model": outcome.run.model, "Average": measured(averages(outcome.ablation).values())}
-        for name in ("15%", "the same rate"):
-            row[f"Speed-up: FLOPs, {name}"] = measured(ups[f"FLOPs, {name}"], 2)
-            row[f"Speed-up: clock, {name}"] = _clock_cell(ups, name, outcome)
-        row["Tokens/s"] = measured((r.timing["tokens_per_second"] for r in outcome.ended.values()), 0)
+        for name in _BASELINES:
+            row[f"Speed-up in FLOPs, {name}"] = measured(_speedup(outcome, name), 2)
         best = optima.get(c.architecture)
         row["Paper"] = "its best rate" if best is not None and math.isclose(best, 100 * c.mask_rate) else ""
         rows.append(row)
     return Table(
         rows,
-        "Figure 5 in numbers: score against speed-up, over the vanilla model at 15% and at the same rate",
+        "Figure 5 in numbers: score against speed-up in FLOPs, over the vanilla model at 15% and at the same rate",
         commands=commands_of(named, config, "Figure 5"),
     )
 
 
 def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
-    """Figure 5: average score against the speed-up in FLOPs and on the clock, over both baselines."""
-    named = _named(outcomes, "Figure 5")
-    found = [(outcome, _speedups(outcome, named), list(averages(outcome.ablation).values())) for outcome in named]
+    """Figure 5: average score against the speed-up in FLOPs, over both baselines."""
+    found = [(outcome, list(averages(outcome.ablation).values())) for outcome in _named(outcomes, "Figure 5")]
     said = sorted({v.value for v in printed_values() if v.metric == "speedup_said"})
-    keys = [f"{kind}, {name}" for name in ("15%", "the same rate") for kind in ("FLOPs", "clock")]
     with matplotlib.rc_context(RC):
-        figure, axes = new_axes(2, 5.6, rows=2)
-        for axis, key in zip(axes, keys, strict=True):
+        figure, axes = new_axes(2, 3.4)
+        for axis, name in zip(axes, _BASELINES, strict=True):
             shown: list[float] = []
             for architecture in MODEL_NAMES:
                 points: list[tuple[float, list[float]]] = []
-                for outcome, ups, values in found:
-                    if outcome.run.config.architecture == architecture and values and ups[key]:
-                        x = mean_interval(ups[key]).mean
-                        points.append((x, values))
-                        _label(axis, outcome, x, mean_interval(values).mean)
+                for outcome, values in found:
+                    if outcome.run.config.architecture == architecture and values and (ups := _speedup(outcome, name)):
+                        points.append((ups[0], values))
+                        _label(axis, outcome, ups[0], mean_interval(values).mean)
                 if points:
                     _draw_points(axis, points, architecture, MODEL_NAMES[architecture])
                     shown += [value for _, values in points for value in values]
             if not shown:
                 _draw_points(axis, [], "vanilla")
             _at_least_ten(axis, shown)
-            if key == "FLOPs, 15%":
+            if name == "15%":
                 for value in said:
                     axis.axvline(value, color=COLORS["reference"], linestyle="-.", linewidth=1)
             axis.margins(x=0.15)
-            kind, name = key.split(", ")
-            axis.set(
-                xlabel=f"speed-up {'in FLOPs' if kind == 'FLOPs' else 'on the clock'}", title=f"over vanilla at {name}"
-            )
-        for axis in axes[::2]:
-            axis.set_ylabel("average score")
+            axis.set(xlabel="speed-up in FLOPs", title=f"over vanilla at {name}")
+        axes[0].set_ylabel("average score")
         handles, labels = axes[0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=len(labels))
-    ends = [
-        f"{outcome.run.model} {measured(values)} at {measured(ups['FLOPs, 15%'], 2)} in FLOPs, "
-        f"{measured(ups['clock, 15%'], 2)} on the clock"
-        for outcome, ups, values in found
-    ]
+    ends = [f"{o.run.model} {measured(values)} at {measured(_speedup(o, '15%'), 2)}" for o, values in found]
     grey = " and ".join(f"{value:g}" for value in said)
     return Figure(
         figure,
-        "Average score against the speed-up of pre-training, in FLOPs and on the clock. Over the vanilla model at 15%: "
+        "Average score against the speed-up of pre-training in FLOPs. Over the vanilla model at 15%: "
         f"{'; '.join(ends)}. Grey: the speed-ups of which the paper's text speaks ({grey}); its figure has no numbers.",
     )
 
@@ -473,11 +458,9 @@ def comparison_of_studies(outcomes: Sequence[Outcome], config: StudyConfig) -> T
     rows = []
     for outcome in named:
         c = outcome.run.config
-        ups = _speedups(outcome, named)
         equal = c.max_steps == study_steps(config)
         row = {"Model": outcome.run.model + ("" if equal else ", equal FLOPs"), "Parameters": _parameters(outcome)}
-        row |= {"Updates": f"{c.max_steps:,}", "Speed-up, FLOPs": measured(ups["FLOPs, 15%"], 2)}
-        row["Speed-up, clock"] = _clock_cell(ups, "15%", outcome) if equal else MISSING
+        row |= {"Updates": f"{c.max_steps:,}", "Speed-up, FLOPs": measured(_speedup(outcome, "15%"), 2)}
         row |= {task_heading(task): _task_cells(outcome, task) for task in tasks}
         values = averages(outcome.comparison)
         subset = " (subset)" if any(study.is_subset for study in outcome.comparison.values()) else ""
@@ -539,7 +522,7 @@ def paper_comparison(recipe: str) -> Table:
 
 
 def difference_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
-    """Each model of Table 3 against both vanilla models: average, perplexity, speed."""
+    """Each model of Table 3 against both vanilla models: average and loss."""
     named = _named(outcomes, COMPARISON)
     rows = []
     for baseline in (o for o in named if o.run.config.architecture == "vanilla"):
@@ -556,7 +539,6 @@ def difference_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
                     "Loss, all corrupted (nats)": _difference(
                         outcome.metric("eval_loss"), baseline.metric("eval_loss"), 3
                     ),
-                    "Speed-up, clock": measured(wall_clock_speedup(outcome, baseline), 2),
                 }
             )
     return Table(rows, "Differences, paired by pre-training seed")
@@ -652,15 +634,17 @@ def scaling_table_of_studies(outcomes: Sequence[Outcome], config: StudyConfig) -
         vanilla = next((o for o in models if (o.run.config.architecture, o.run.config.mask_rate) == key), None)
         for outcome in models:
             row = {"Encoder": f"{layers} × {width}", "Model": outcome.run.model, "Parameters": _parameters(outcome)}
-            row["Perplexity, masked"] = measured(outcome.metric("eval_perplexity_masked").values())
+            row["Perplexity, masked"] = measured_perplexity(outcome.metric("eval_perplexity_masked").values())
             row["Average"] = measured(averages(outcome.comparison).values())
             if vanilla is not None and outcome is not vanilla:
                 losses = outcome.metric("eval_loss"), vanilla.metric("eval_loss")
                 scores = averages(outcome.comparison), averages(vanilla.comparison)
-                row["Loss against vanilla-40% (nats)"] = _difference(*losses, 3)
+                row["Loss over all corrupted, against vanilla-40% (nats)"] = _difference(*losses, 3)
                 row["Average against vanilla-40% (points)"] = _difference(*scores)
             else:
-                row["Loss against vanilla-40% (nats)"] = row["Average against vanilla-40% (points)"] = MISSING
+                row["Loss over all corrupted, against vanilla-40% (nats)"] = row[
+                    "Average against vanilla-40% (points)"
+                ] = MISSING
             rows.append(row)
             named.append(outcome)
     if not rows:
@@ -683,16 +667,22 @@ def plot_scaling_of_studies(outcomes: Sequence[Outcome]) -> Figure:
             look: dict[str, Any] = {"color": COLORS[architecture], "marker": MARKERS[architecture], "markersize": 5}
             look |= {"linestyle": STYLES[architecture], "alpha": 1 if rate == 0.4 else 0.6, "capsize": 3}
             look["label"] = f"{MODEL_NAMES[architecture]}-{rate:.0%}"
-            for axis, value_of in zip(axes, _PANELS.values(), strict=True):
+            for axis, (title, value_of) in zip(axes, _PANELS.items(), strict=True):
+                interval = _interval_of(title)
                 points = [
-                    (next(iter(o.ended.values())).data["parameters"] / 1e6, mean_interval(values))
+                    (next(iter(o.ended.values())).data["parameters"] / 1e6, interval(values))
                     for o in of
                     if (values := value_of(o))
                 ]
                 if points:
-                    half = [0 if p.high is None else p.high - p.mean for _, p in points]
-                    axis.errorbar([x for x, _ in points], [p.mean for _, p in points], yerr=half, **look)
-            shown = [measured(_PANELS["validation perplexity, masked"](o)) for o in of]
+                    bars = [_bars(found) for _, found in points]
+                    axis.errorbar(
+                        [x for x, _ in points],
+                        [found.mean for _, found in points],
+                        yerr=[*zip(*bars, strict=True)],
+                        **look,
+                    )
+            shown = [measured_perplexity(_PANELS[_PERPLEXITY](o)) for o in of]
             ends.append(f"{look['label']}: {', '.join(shown)}")
         for axis, title in zip(axes, _PANELS, strict=True):
             axis.set(xlabel="parameters in pre-training (M)", title=title)
@@ -706,13 +696,28 @@ def plot_scaling_of_studies(outcomes: Sequence[Outcome]) -> Figure:
     return Figure(
         figure,
         f"The models of Table 3 with encoders of several sizes ({sizes}, blocks × width) on the same text: validation "
-        f"perplexity at masked positions, and average score. Perplexity from the smallest to the largest: "
+        f"perplexity at masked positions, and average score. That perplexity from the smallest to the largest: "
         f"{'; '.join(ends) or NOT_RUN}.",
     )
 
 
+_PERPLEXITY = "validation perplexity, masked"
+
+
+def _interval_of(title: str) -> Callable[[Sequence[float]], Interval]:
+    """How the values of a panel vary."""
+    return ratio_interval if title == _PERPLEXITY else mean_interval
+
+
+def _bars(found: Interval) -> tuple[float, float]:
+    """Below and above the mean; nothing with one seed."""
+    if found.low is None or found.high is None:
+        return 0.0, 0.0
+    return found.mean - found.low, found.high - found.mean
+
+
 _PANELS: dict[str, Callable[[Outcome], list[float]]] = {
-    "validation perplexity, masked": lambda o: list(o.metric("eval_perplexity_masked").values()),
+    _PERPLEXITY: lambda o: list(o.metric("eval_perplexity_masked").values()),
     "average score after fine-tuning": lambda o: list(averages(o.comparison).values()),
 }
 
@@ -758,24 +763,24 @@ def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
         figure, axes = new_axes(2, 3.4)
         for outcome in named:
             c = outcome.run.config
-            ups = _speedups(outcome, named)["FLOPs, 15%"]
+            ups = _speedup(outcome, "15%")
             perplexity = list(outcome.metric("eval_perplexity_masked").values())
             scores = list(averages(outcome.comparison).values())
             look = {"color": COLORS[c.architecture], "marker": MARKERS[c.architecture], "linestyle": "none"}
             look["label"] = MODEL_NAMES[c.architecture]
-            for axis, values in zip(axes, (perplexity, scores), strict=True):
+            for axis, title, values in zip(axes, _PANELS, (perplexity, scores), strict=True):
                 if ups and values:
-                    found = mean_interval(values)
-                    half = [[found.high - found.mean]] if found.high is not None else None
-                    axis.errorbar(ups, [found.mean], yerr=half, capsize=3, markersize=7, **look)
+                    found = _interval_of(title)(values)
+                    bars = [[end] for end in _bars(found)] if found.high is not None else None
+                    axis.errorbar(ups, [found.mean], yerr=bars, capsize=3, markersize=7, **look)
                     # the 3ML models lie close to each other
                     self_side = _LEFT if c.mask_rate < 0.5 else _RIGHT
                     side = {"vanilla": _RIGHT, "self": self_side, "cross": _BELOW}[c.architecture]
                     _label(axis, outcome, ups[0], found.mean, side)
             all_scores += scores
-            text = f"perplexity {measured(perplexity)}, score {measured(scores)}"
+            text = f"perplexity at masked positions {measured_perplexity(perplexity)}, score {measured(scores)}"
             ends.append(f"{outcome.run.model}: speed-up {measured(ups, 2)}, {text}")
-        for axis, title in zip(axes, ("validation perplexity, masked", "average score after fine-tuning"), strict=True):
+        for axis, title in zip(axes, _PANELS, strict=True):
             axis.margins(0.22)
             axis.set(xlabel="speed-up in FLOPs over vanilla at 15%", title=title)
             if not axis.containers and not axis.lines:
@@ -825,15 +830,17 @@ def claim_table(found: Sequence[Claim]) -> Table:
             "Where": claim.where,
             "Here": "; ".join(_finding(finding) for finding in claim.findings if finding.values) or NOT_RUN,
             "Verdict": claim.verdict,
+            "Corrected": corrected,
             "Why not": claim.reasons,
         }
-        for claim in found
+        for claim, corrected in zip(found, corrected_verdicts(found), strict=True)
     ]
-    return Table(rows, "What this study says of the paper's claims")
+    return Table(rows, f"What this study says of the paper's claims. {family_statement(found)}")
 
 
 def finding_table(found: Sequence[Claim], names: Sequence[str] | None = None) -> Table:
-    """Every comparison behind the verdicts."""
+    """Every comparison behind the verdicts, also with the spread over seeds pooled over the models of the study."""
+    judged = any(finding.pooled for claim in found for finding in claim.findings)
     rows = [
         {
             "Claim": claim.name,
@@ -841,14 +848,28 @@ def finding_table(found: Sequence[Claim], names: Sequence[str] | None = None) ->
             "Measured": _finding(finding),
             "The claim says": f"{finding.range} {finding.unit}".strip(),
             "Shows from": _detectable(finding),
+            _POOLED[judged]: _pooled(finding),
             "Verdict": finding.verdict,
-            "Why not": "; ".join(finding.reasons) if finding.values else "",
+            "Why not": "" if finding.verdict == NOT_RUN else "; ".join(finding.reasons),
         }
         for claim in found
         for finding in claim.findings
         if names is None or claim.name in names
     ]
     return Table(rows, "The comparisons behind the verdicts")
+
+
+_POOLED = {False: "Pooled (exploratory)", True: "Pooled"}
+"""Head of the column with pooled intervals; they judge only where the study's parameters say so beforehand."""
+
+
+def _pooled(finding: Finding) -> str:
+    """Half the interval that follows from the spread of all models together, and its degrees of freedom."""
+    found = finding.by_pool
+    if found is None or found.high is None or finding.spread is None:
+        return MISSING
+    digits = {"points": 1, "nats": 3}.get(finding.unit, 2)
+    return f"± {found.high - found.mean:.{digits}f} ({finding.spread.freedom} degrees of freedom)"
 
 
 def _detectable(finding: Finding) -> str:
@@ -860,8 +881,11 @@ def _detectable(finding: Finding) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    """What a comparison measured, with its unit; ratios have none."""
+    """What a comparison measured, with its unit, which ratios do not have."""
     if not finding.values:
-        return NOT_RUN
+        return MISSING if finding.doubt else NOT_RUN
     digits = {"points": 1, "nats": 3}.get(finding.unit, 2)
-    return f"{measured(finding.values, digits, sign=finding.unit != '')} {finding.unit}".strip()
+    found = finding.interval_at(0.95)
+    text = f"{found.mean:{'+' if finding.unit else ''}.{digits}f}"
+    half = "" if found.high is None else f" ± {found.high - found.mean:.{digits}f}"
+    return f"{text}{half} {finding.unit}".strip()

@@ -14,6 +14,7 @@ from threeml_core.claims import averages, claims
 from threeml_core.config import MODEL_NAMES, StudyConfig, make_config
 from threeml_core.errors import StudyError, command_line
 from threeml_core.files import PROJECT_ROOT, atomic_file
+from threeml_core.ledger import benchmark
 from threeml_core.reporting.comparison import (
     budget_table,
     claim_table,
@@ -21,9 +22,11 @@ from threeml_core.reporting.comparison import (
     finding_table,
     learned_table,
     measured,
+    measured_perplexity,
     scaling_table_of_studies,
     swap_table,
 )
+from threeml_core.reporting.performance import session_table, speed_comparison
 from threeml_core.reporting.tables import Table
 from threeml_core.results import STAGES, RunRecord, load_records
 from threeml_core.study import COMPARISON, Outcome, find_outcomes, study_steps
@@ -65,7 +68,7 @@ def _results(study: Study) -> Table:
                     [100 / r.flops["speedup_over_vanilla_15"] for r in outcome.ended.values()][:1], 0
                 )
                 + "%",
-                "Perplexity at [MASK]s": measured(outcome.metric("eval_perplexity_masked").values()),
+                "Perplexity at [MASK]s": measured_perplexity(outcome.metric("eval_perplexity_masked").values()),
                 "Average score": measured(averages(outcome.comparison).values()),
             }
         )
@@ -100,6 +103,8 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "budget": lambda study: budget_table(study.outcomes),
     "learned": lambda study: learned_table(study.outcomes, study.config, study.records["finetune"]),
     "cost": _cost,
+    "sessions": lambda study: session_table(benchmark(study.config)),
+    "speed": lambda study: speed_comparison(benchmark(study.config)),
 }
 
 

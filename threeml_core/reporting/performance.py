@@ -1,7 +1,8 @@
-"""Tables and figures of a benchmark: speed side by side, conversion, where the time goes, scaling, preparing data."""
+"""Tables and figures of a benchmark: sessions, speed, conversion, where the time goes, scaling, preparing data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -11,7 +12,19 @@ from threeml_core.config import MODEL_NAMES
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes, plain
 from threeml_core.reporting.tables import MISSING, Table
 from threeml_core.results import RunRecord
-from threeml_core.speeds import ArmSpeed, noise, speeds, text_of
+from threeml_core.speeds import (
+    BASELINE,
+    SESSIONS,
+    ArmSpeed,
+    conversion,
+    conversion_by_session,
+    noise,
+    over_sessions,
+    session_of,
+    speeds,
+    text_of,
+    why_no_speed,
+)
 
 _AXES = {
     "sequence_length": "sequence length",
@@ -31,44 +44,99 @@ _KIND_COLORS = dict(
 )
 
 
-def noise_statement(record: RunRecord) -> str:
-    """One plain sentence: can the speeds be trusted?"""
-    hardware = record.environment["hardware"]
+def noise_statement(records: Sequence[RunRecord]) -> str:
+    """One or two plain sentences: can the speeds be trusted?"""
+    hardware = records[0].environment["hardware"]
     where = f"Measured on {hardware.get('gpu', hardware['cpu'])} ({hardware['threads']} threads)"
-    found = noise(record)
-    if found is None:
+    floors = [found for record in records if (found := noise(record))]
+    if not floors:
         return f"{where}; speed was not asked for."
-    rounds = len(record.metrics["turns"]["vanilla-15"]["seconds"])
-    against = f"vanilla-15% against itself, in the same {rounds} rounds, is {text_of(found, 3)} times as fast"
-    if record.metrics["too_noisy"]:
+    good = [record for record in records if not why_no_speed(record)]
+    if not good:
+        return f"{where}: no speed is given ({why_no_speed(records[0])}); run it on an idle machine."
+    rounds = len(records[0].metrics["turns"][BASELINE]["seconds"])
+    if len(records) == 1:
+        against = f"in the same {rounds} rounds, is {text_of(floors[0], 3)} times as fast"
         return (
-            f"{where}: too noisy. {against[0].upper()}{against[1:]}, so no speed is given; run it on an idle machine."
+            f"{where}; vanilla-15% against itself, {against}: smaller differences are noise. One session: its interval "
+            "says nothing of another hour or another process."
         )
-    return f"{where}; {against}: smaller differences are noise."
+    left_out = "" if len(good) == len(records) else f", {len(records) - len(good)} of them left out"
+    return f"{where} in {len(records)} sessions of {rounds} rounds{left_out}, each a process of its own."
 
 
-def speed_comparison(record: RunRecord) -> Table:
+def _basis(records: Sequence[RunRecord]) -> str:
+    """What intervals are over."""
+    if sum(not why_no_speed(record) for record in records) > 1:
+        return "means over sessions with 95% intervals by Student's t; a session's value is the median of its rounds"
+    return "medians over the rounds of one session, with 95% bootstrap intervals"
+
+
+def session_table(records: Sequence[RunRecord]) -> Table:
+    """Every session: when, how busy the machine was, the baseline against itself, conversion of the 3ML models.
+
+    The last row is over sessions: what verdicts are taken from, if there are enough.
+    """
+    labels = {
+        name: about["label"]
+        for name, about in records[0].metrics["arms"].items()
+        if name.split("-")[0] in ("self", "cross")
+    }
+    rows = []
+    for record in records:
+        floor, why = noise(record), why_no_speed(record)
+        row = {"Session": f"{session_of(record)}", "Run": record.run_id}
+        row["Ended (UTC)"] = record.environment["finished"][:16].replace("T", " ")
+        row |= {"Load before": _number(record, "load_before"), "Busy before": _number(record, "busy_before")}
+        row["Busy during"] = _number(record, "busy_during")
+        row["Vanilla-15% against itself"] = MISSING if floor is None else text_of(floor, 3)
+        for name, label in labels.items():
+            row[f"Conversion, {label}"] = MISSING if why else f"{conversion(record, name):.3f}"
+        rows.append({**row, "No speed, because": why})
+    good = [record for record in records if not why_no_speed(record)]
+    if len(good) > 1:
+        floors = over_sessions([found.value for record in good if (found := noise(record))])
+        row = {"Session": "mean (95%)", "Vanilla-15% against itself": text_of(floors, 3)}
+        for name, label in labels.items():
+            row[f"Conversion, {label}"] = text_of(over_sessions(conversion_by_session(good, name)), 3)
+        rows.append(row)
+    return Table(
+        rows,
+        "Sessions, each a process of its own: medians over the rounds of one, and over sessions the mean with its 95% "
+        "interval by Student's t. Load is the system's average of a minute; busy is how many cores other processes "
+        f"kept at work. A verdict on the clock takes {SESSIONS} sessions.",
+    )
+
+
+def _number(record: RunRecord, name: str) -> str:
+    value = record.metrics.get(name)
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def speed_comparison(records: Sequence[RunRecord]) -> Table:
     """Every arm: time, rate, ratios with intervals."""
     rows = [
         {
             "Model": arm.label,
-            "ms an update": f"{1000 * arm.step.median:.1f}",
+            "ms an update": f"{1000 * arm.step.value:.1f}",
             "tokens/s": f"{arm.tokens_per_second:,.0f}",
             "Over vanilla-15%": text_of(arm.over_vanilla),
-            "By FLOPs": f"{arm.over_vanilla.median / arm.conversion.median:.2f}",
+            "By FLOPs": f"{arm.over_vanilla.value / arm.conversion.value:.2f}",
             "Conversion": text_of(arm.conversion),
             "Over Hugging Face": MISSING if arm.over_hf is None else text_of(arm.over_hf),
         }
-        for arm in speeds(record)
+        for arm in speeds(records)
     ]
-    caption = (
-        "Speed of training: medians over the rounds, ratios within a round with 95% bootstrap intervals; an update has "
-        f"{record.parameters['batch_size']} blocks of {record.parameters['sequence_length']} tokens. "
-    )
-    return Table(rows or [{"Model": "too noisy, or speed was not measured"}], caption + noise_statement(record))
+    parameters = records[0].parameters
+    size = f"an update has {parameters['batch_size']} blocks of {parameters['sequence_length']} tokens"
+    basis = f"{_basis(records)}; ratios are taken within a round; " if rows else ""
+    return Table(rows or _NO_SPEED, f"Speed of training: {basis}{size}. {noise_statement(records)}")
 
 
-def resource_table(record: RunRecord) -> Table:
+_NO_SPEED = [{"Model": "no speed is given: not measured, busy or too noisy"}]
+
+
+def resource_table(records: Sequence[RunRecord]) -> Table:
     """Every arm: FLOPs, utilisation, CPU time, data wait, first update, memory."""
     rows = [
         {
@@ -76,17 +144,17 @@ def resource_table(record: RunRecord) -> Table:
             "GFLOP": f"{arm.flops / 1e9:.3g}",
             "Of the ceiling": f"{arm.utilisation:.0%}",
             **({} if arm.mfu is None else {"MFU": f"{arm.mfu:.0%}"}),
-            "CPU ms": f"{1000 * arm.cpu.median:.0f}",
+            "CPU ms": f"{1000 * arm.cpu.value:.0f}",
             "Waiting for data": f"{arm.data_wait:.1%}",
             "First update": f"{arm.first_step:.1f} s",
             "Memory": MISSING if arm.peak_bytes is None else f"{arm.peak_bytes / 2**20:,.0f} MiB",
         }
-        for arm in speeds(record)
+        for arm in speeds(records)
     ]
     return Table(
-        rows or [{"Model": "too noisy, or speed was not measured"}],
+        rows or _NO_SPEED,
         "What an update takes. The ceiling is the best of large matrix products on this machine, "
-        f"{record.metrics['flops_ceiling'] / 1e9:,.0f} GFLOP/s; memory is what training adds to the imports.",
+        f"{records[0].metrics['flops_ceiling'] / 1e9:,.0f} GFLOP/s; memory is what training adds to the imports.",
     )
 
 
@@ -94,26 +162,26 @@ def _look(arm: ArmSpeed) -> str:
     return arm.name.split("-")[0] if arm.name.split("-")[0] in MODEL_NAMES else "reference"
 
 
-def plot_conversion(record: RunRecord) -> Figure:
+def plot_conversion(records: Sequence[RunRecord]) -> Figure:
     """Speed-up by the clock against the speed-up in FLOPs, over vanilla at 15%."""
-    arms = speeds(record)
+    arms = speeds(records)
     with matplotlib.rc_context(RC):
         figure, (axis,) = new_axes(1, 3.6)
-        by_flops = [arm.over_vanilla.median / arm.conversion.median for arm in arms]
+        by_flops = [arm.over_vanilla.value / arm.conversion.value for arm in arms]
         for x, arm in zip(by_flops, arms, strict=True):
             look, over = _look(arm), arm.over_vanilla
-            bar = [[over.median - over.low], [over.high - over.median]]
+            bar = [[over.value - over.low], [over.high - over.value]]
             marker = MARKERS.get(look, "x")
-            axis.errorbar(x, over.median, bar, marker=marker, color=COLORS[look], capsize=3, label=plain(arm.label))
+            axis.errorbar(x, over.value, bar, marker=marker, color=COLORS[look], capsize=3, label=plain(arm.label))
         ends = [0.95 * min([*by_flops, 1]), 1.05 * max([*by_flops, 1])]
         axis.plot(ends, ends, color=COLORS["reference"], linestyle=":", label="the clock follows the FLOPs")
         axis.set(xlabel="speed-up over vanilla-15% in executed FLOPs", ylabel="speed-up by the clock")
         axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    said = ", ".join(f"{arm.label} {arm.over_vanilla.median:.2f}" for arm in arms if arm.name != "vanilla-15")
+    said = ", ".join(f"{arm.label} {arm.over_vanilla.value:.2f}" for arm in arms if arm.name != "vanilla-15")
     return Figure(
         figure,
         "Speed-up by the clock against speed-up in FLOPs, both over vanilla-15%; above the dotted line a model is "
-        f"faster than its FLOPs say. By the clock: {said or 'nothing, as it was too noisy'}.",
+        f"faster than its FLOPs say. By the clock: {said or 'no speed is given'}. Bars: {_basis(records)}.",
     )
 
 

@@ -1,0 +1,70 @@
+"""One session of a benchmark in a new process: `python -m threeml_core.benchmark.session`, told on its input what."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+from threeml_core.benchmark.load import Patience
+from threeml_core.config import StudyConfig, given_parameters, make_config
+from threeml_core.errors import BusyError, StudyError, command_line
+from threeml_core.log import Log
+from threeml_core.processes import LEAVE, ended_with_us, leave_if_asked
+
+
+def in_new_process(config: StudyConfig, number: int, refuse: bool, patience: Patience, log: Log) -> None:
+    """Measure a session in a process of its own, which ends with this one; it leaves its record.
+
+    Args:
+        config: of the session.
+        number: of the session.
+        refuse: see `run_benchmark`.
+        patience: see `run_benchmark`.
+        log: takes its lines.
+
+    Raises:
+        BusyError: the machine is busy.
+        StudyError: it failed, with its own line.
+    """
+    asked = {
+        "parameters": given_parameters(config),
+        "number": number,
+        "refuse": refuse,
+        "patience": dataclasses.asdict(patience),
+    }
+    command = [sys.executable, "-m", __name__]
+    environment = {**os.environ, LEAVE: str(os.getpid())}
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        assert process.stdin is not None and process.stdout is not None
+        with process.stdout, ended_with_us(process):
+            with process.stdin:
+                process.stdin.write(json.dumps(asked))
+            for line in process.stdout:
+                log(line.rstrip("\n"))
+        errors.seek(0)
+        lines = errors.read().splitlines()
+    if process.returncode:
+        own = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        kind = BusyError if process.returncode == BusyError.exit_status else StudyError
+        raise kind(own[0] if own else f"session {number}: {' '.join(lines[-5:]) or 'it said nothing'}")
+
+
+@command_line
+def main() -> None:
+    """Measure one session."""
+    from threeml_core.benchmark.run import measure_session  # which imports this module
+
+    leave_if_asked()
+    asked = json.loads(sys.stdin.read())
+    measure_session(make_config(asked["parameters"]), asked["number"], asked["refuse"], Patience(**asked["patience"]))
+
+
+if __name__ == "__main__":  # child processes import it again
+    main()
