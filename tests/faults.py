@@ -1083,7 +1083,21 @@ BAD_INPUTS = [
     BadInput(
         "part", "an unknown part of a benchmark", {"benchmark_parts": "sped"}, "benchmark_parts='sped'", "benchmark"
     ),
-    BadInput("rounds", "a benchmark without rounds", {"benchmark_rounds": 0}, "expected at least 1", "benchmark"),
+    BadInput(
+        "rounds",
+        "a benchmark of too few rounds for an interval",
+        {"benchmark_rounds": 5},
+        "benchmark_rounds=5: expected at least 6",
+        "benchmark",
+    ),
+    BadInput("sessions", "a benchmark without sessions", {"benchmark_sessions": 0}, "expected at least 1", "benchmark"),
+    BadInput(
+        "sessions-of-what",
+        "sessions of a benchmark that measure no speed",
+        {"benchmark_sessions": 5, "benchmark_parts": "memory"},
+        "benchmark_parts='memory': expected speed in it, as benchmark_sessions=5",
+        "benchmark",
+    ),
     BadInput(
         "rates", "a mask rate of 1.5 in a benchmark", {"benchmark_rates": "0.5,1.5"}, "mask_rate=1.5", "benchmark"
     ),
@@ -1587,9 +1601,21 @@ FAULTS = [
     # benchmark and report
     Fault(
         "a machine too noisy for a benchmark",
-        "no speed is given",
+        "no speed is given, status 75",
         "the record, which says so; the next call measures again",
-        "tests/unit/test_benchmark.py::test_measured_once_unless_it_was_too_noisy",
+        "tests/unit/test_benchmark.py::test_measured_once_unless_it_gave_no_speed",
+    ),
+    Fault(
+        "a machine that others keep busy when a benchmark is to start",
+        "it is waited for, then one line, status 75; a report's page is made, and gives no speed",
+        "all files; nothing is recorded",
+        "tests/unit/test_benchmark.py::test_a_busy_machine_is_refused",
+    ),
+    Fault(
+        "a kill between two sessions of a benchmark",
+        "the same command measures the sessions that are missing",
+        "the sessions before",
+        "tests/unit/test_benchmark.py::test_each_session_is_a_process_and_finished_ones_stay",
     ),
     Fault(
         "a notebook of the report that fails",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,23 +21,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.unit.test_models import batch_of, make
-from threeml_core import reporting, speeds
-from threeml_core.benchmark import run_benchmark
+from threeml_core import ledger, reporting, speeds
+from threeml_core.benchmark import run, run_benchmark
+from threeml_core.benchmark.__main__ import main as command
 from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
 from threeml_core.benchmark.breakdown import KINDS, kind_of
+from threeml_core.benchmark.load import Load, OthersMeter, Patience, wait_until_idle
 from threeml_core.benchmark.preparation import compare_preparation
 from threeml_core.benchmark.scaling import points_of
 from threeml_core.config import make_config
 from threeml_core.data import prepare_data
 from threeml_core.data.blocks import widen
 from threeml_core.errors import ParameterError
-from threeml_core.files import PROJECT_ROOT
 from threeml_core.flops import forward_flops
+from threeml_core.log import no_line
 from threeml_core.masking import CorruptedBatch
 from threeml_core.pretrain import Batches, count_of
-from threeml_core.results import RunRecord
+from threeml_core.processes import available_cores
+from threeml_core.results import RunRecord, write_record
 
 CPU = torch.device("cpu")
+ANYHOW = Patience(wait=0, pause=0, load=math.inf, busy=math.inf)
+"""These tests run beside others."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +58,26 @@ def short_turns() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def record(corpus_file: Path, runs_dir: Path) -> RunRecord:
     """A benchmark of a second: speed and breakdown of three arms, all of a tiny geometry's scaling."""
-    return run_benchmark(make_config(settings(corpus_file, runs_dir)), lambda line: None)
+    (found,) = run_benchmark(make_config(settings(corpus_file, runs_dir)), no_line, patience=ANYHOW)
+    return found
+
+
+def with_turns(record: RunRecord, again: float = 1.0, **metrics: object) -> RunRecord:
+    """What it would be on an idle machine that is as fast in every round, and `again` times slower in a second turn."""
+    turns = {name: {**of, "seconds": [0.1] * 6} for name, of in record.metrics["turns"].items()}
+    turns["vanilla-15 again"] = {**turns["vanilla-15"], "seconds": [0.1 * again] * 6}
+    idle = {"load_before": 0.1, "busy_before": 0.0, "busy_during": 0.0}
+    return dataclasses.replace(record, metrics={**record.metrics, "turns": turns, **idle, **metrics})
+
+
+def as_session(record: RunRecord, number: int, faster: float, **metrics: object) -> RunRecord:
+    """Another session, with 3ML_self-50% so many times as fast as vanilla-15%."""
+    found = with_turns(record, **metrics)
+    turns = {**found.metrics["turns"], "self-50": {**found.metrics["turns"]["self-50"], "seconds": [0.1 / faster] * 6}}
+    identity = {**record.identity, "session": number}
+    return dataclasses.replace(
+        found, identity=identity, run_id=f"session-{number}", metrics={**found.metrics, "turns": turns}
+    )
 
 
 def settings(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
@@ -63,7 +91,7 @@ def settings(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
         "batch_size": 4,
         "benchmark_arms": "hf,self",
         "benchmark_rates": "0.5",
-        "benchmark_rounds": 2,
+        "benchmark_rounds": 6,
         "benchmark_parts": "speed,breakdown,scaling",
     }
 
@@ -73,7 +101,7 @@ def test_median_and_interval() -> None:
     inside = 0
     for _ in range(200):
         found = speeds.interval(rng.normal(1.5, 0.1, 25), 1000)
-        assert found.low <= found.median <= found.high
+        assert found.low <= found.value <= found.high
         inside += found.low <= 1.5 <= found.high
     assert 180 <= inside <= 200  # 95% of 200, give or take
     assert speeds.interval(np.array([2.0, 2.0])) == speeds.Interval(2.0, 2.0, 2.0)
@@ -85,10 +113,19 @@ def test_ratios_are_taken_within_rounds() -> None:
     assert speeds.ratio(3 * drift, 2.0 * drift) == speeds.Interval(1.5, 1.5, 1.5)
 
 
-def test_too_noisy() -> None:
-    assert speeds.too_noisy(speeds.Interval(1.051, 0.9, 1.2))
-    assert speeds.too_noisy(speeds.Interval(0.949, 0.9, 1.2))
-    assert not speeds.too_noisy(speeds.Interval(1.049, 0.9, 1.2))
+@pytest.mark.parametrize(
+    ("low", "median", "high", "noisy"),
+    [(0.951, 1.0, 1.049, False), (0.899, 0.972, 1.03, True), (0.97, 1.0, 1.051, True), (0.8, 0.99, 1.2, True)],
+)
+def test_too_noisy(low: float, median: float, high: float, noisy: bool) -> None:
+    """The whole interval of the baseline against itself has to lie within the limit, not its median alone."""
+    assert speeds.too_noisy(speeds.Interval(median, low, high)) is noisy
+
+
+def test_over_sessions_stands_students_t() -> None:
+    """Mean 2, standard error 1/sqrt(3), t(0.975, 2) = 4.302653."""
+    found = speeds.over_sessions([1.0, 2.0, 3.0])
+    assert found.value == 2 and found.high - 2 == pytest.approx(4.302653 / 3**0.5, rel=1e-6) == 2 - found.low
 
 
 def test_arms() -> None:
@@ -167,7 +204,7 @@ def test_operators_are_sorted_into_kinds() -> None:
 def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir: Path) -> None:
     metrics = record.metrics
     assert record.stage == "benchmark" and set(metrics["turns"]) == {"hf", "vanilla-15", "self-50", "vanilla-15 again"}
-    assert all(len(turn["seconds"]) == 2 for turn in metrics["turns"].values())
+    assert all(len(turn["seconds"]) == 6 for turn in metrics["turns"].values())
     for parts in metrics["breakdown"].values():
         assert list(parts) == list(KINDS) and parts["matrix products"] > 0 and parts["head"] > 0 and parts["data"] > 0
     axes = Counter(point["axis"] for point in metrics["scaling"])
@@ -177,51 +214,156 @@ def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir:
     ):
         assert point["flops"] == 3 * 4 * forward_flops(config, "exact", record.data["vocab_size"])
 
-    quiet = dataclasses.replace(record, metrics={**metrics, "too_noisy": False})
-    arms = {arm.name: arm for arm in speeds.speeds(quiet)}
+    quiet = with_turns(record)
+    arms = {arm.name: arm for arm in speeds.speeds([quiet])}
     assert arms["vanilla-15"].over_vanilla == speeds.Interval(1.0, 1.0, 1.0)
     one = arms["self-50"]
-    assert one.conversion.median == pytest.approx(
-        one.over_vanilla.median * record.flops["self-50"] / record.flops["vanilla-15"]
+    assert one.conversion.value == pytest.approx(
+        one.over_vanilla.value * record.flops["self-50"] / record.flops["vanilla-15"]
     )
     assert one.mfu is None and 0 <= one.data_wait < 1
-    text = "\n".join(speeds.lines_of(quiet))
+    text = "\n".join(speeds.lines_of([quiet]))
     assert "3ML_self-50%" in text and "Hugging Face" in text
-    html = reporting.speed_comparison(quiet)._repr_html_()
+    html = reporting.speed_comparison([quiet])._repr_html_()
     assert "3ML_self-50%" in html and speeds.text_of(one.conversion) in html
-    for part in (
-        "resource_table",
-        "plot_conversion",
-        "plot_breakdown",
-        "breakdown_table",
-        "plot_scaling",
-        "scaling_table",
-    ):
+    for part in ("plot_breakdown", "breakdown_table", "plot_scaling", "scaling_table"):
         assert getattr(reporting, part)(quiet)._repr_html_()
+    for part in ("resource_table", "plot_conversion", "session_table"):
+        assert getattr(reporting, part)([quiet])._repr_html_()
     assert "not measured" in repr(reporting.preparation_table(quiet))
 
 
-def test_a_noisy_record_gives_no_speed(record: RunRecord) -> None:
-    noisy = dataclasses.replace(record, metrics={**record.metrics, "too_noisy": True})
-    assert speeds.speeds(noisy) == []
-    assert speeds.lines_of(noisy)[-1] == "too noisy: no speed is given"
-    assert "too noisy" in repr(reporting.speed_comparison(noisy)) and "too noisy" in repr(
-        reporting.resource_table(noisy)
-    )
-    assert reporting.plot_conversion(noisy)._repr_html_()
+@pytest.mark.parametrize(
+    ("again", "metrics", "why"),
+    [
+        (1.06, {}, "too noisy: vanilla-15% against itself is 0.943"),
+        (1.0, {"busy_during": 99.0}, "busy: other processes kept 99.00"),
+        (1.0, {"busy_before": None, "busy_during": None, "load_before": 99.0}, "busy: a load of 99.00"),
+    ],
+)
+def test_a_noisy_or_busy_record_gives_no_speed(record: RunRecord, again: float, metrics: dict, why: str) -> None:
+    bad = with_turns(record, again, **metrics)
+    assert speeds.speeds([bad]) == [] and speeds.conversion_by_session([bad], "self-50") == ()
+    lines = speeds.lines_of([bad])
+    assert len(lines) == 2 and f"no speed is given, {why}" in lines[1]
+    page = repr(reporting.speed_comparison([bad]))
+    assert why in page and "no speed is given" in page and "ms an update" not in page
+    assert "no speed is given" in repr(reporting.resource_table([bad]))
+    assert "no speed is given" in reporting.plot_conversion([bad]).alt
+    assert why in repr(reporting.session_table([bad]))
 
 
-def test_measured_once_unless_it_was_too_noisy(record: RunRecord, corpus_file: Path, runs_dir: Path) -> None:
+def test_what_ended_before_is_not_held_against_a_session(record: RunRecord) -> None:
+    """The load average lags; where it is known what others do now, that counts."""
+    assert speeds.why_no_speed(with_turns(record, load_before=99.0)) == ""
+
+
+def test_sessions_side_by_side(record: RunRecord) -> None:
+    """A row each, and the mean over them with Student's t; one that gives no speed says why, and does not count."""
+    sessions = [as_session(record, number, 1 + number / 10) for number in (1, 2, 3)]
+    sessions.append(as_session(record, 4, 9.0, again=1.2))
+    by_flops = record.flops["vanilla-15"] / record.flops["self-50"]
+    table = reporting.session_table(sessions)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert [row["Session"] for row in rows] == ["1", "2", "3", "4", "mean (95%)"]
+    assert [row["Run"] for row in rows[:4]] == [r.run_id for r in sessions], "a report keeps the runs it names"
+    column = "Conversion, 3ML_self-50%"
+    assert [row[column] for row in rows] == [
+        *(f"{faster / by_flops:.3f}" for faster in (1.1, 1.2, 1.3)),
+        "—",
+        speeds.text_of(speeds.over_sessions([faster / by_flops for faster in (1.1, 1.2, 1.3)]), 3),
+    ]
+    assert "too noisy" in rows[3]["No speed, because"]
+    assert rows[0]["Vanilla-15% against itself"] == "1.000 (1.000 to 1.000)"
+    arm = next(arm for arm in speeds.speeds(sessions) if arm.name == "self-50")
+    half = 4.302653 * 0.1 / 3**0.5
+    assert (arm.over_vanilla.value, arm.over_vanilla.high) == pytest.approx((1.2, 1.2 + half))
+    page = repr(reporting.speed_comparison(sessions))
+    assert "4 sessions of 6 rounds, 1 of them left out" in page and "Student's t" in page
+    assert speeds.sessions_said(sessions).startswith("3 of 5 sessions; session 4 is none (too noisy")
+
+
+def test_measured_once_unless_it_gave_no_speed(record: RunRecord, corpus_file: Path, runs_dir: Path) -> None:
     config = make_config(settings(corpus_file, runs_dir))
     path = record.folder(runs_dir) / "record.json"
     lines: list[str] = []
-    for noisy in (False, True):
-        values = json.loads(path.read_text())
-        values["metrics"] |= {"too_noisy": noisy, "mark": 1}
-        path.write_text(json.dumps(values))
-        again = run_benchmark(config.replace(benchmark_parts="speed,breakdown,scaling"), lines.append)
-        assert again.run_id == record.run_id and ("mark" in again.metrics) is not noisy
-    assert any("is finished" in line for line in lines) and any("measured again" in line for line in lines)
+    for again in (1.0, 1.2):
+        marked = with_turns(record, again, mark=1)
+        path.write_text(json.dumps(dataclasses.asdict(marked)))
+        (found,) = run_benchmark(
+            config.replace(benchmark_parts="speed,breakdown,scaling"), lines.append, patience=ANYHOW
+        )
+        assert found.run_id == record.run_id and ("mark" in found.metrics) is (again == 1.0)
+    assert any("is finished" in line for line in lines) and any("measured again: too noisy" in line for line in lines)
+
+
+def test_each_session_is_a_process_and_finished_ones_stay(corpus_file: Path, tmp_path: Path) -> None:
+    """The second run of two sessions finds the first one there and measures the other alone, in a new process."""
+    given = {**settings(corpus_file, tmp_path), "benchmark_arms": "self", "benchmark_parts": "speed"}
+    (first,) = run_benchmark(make_config(given), no_line, patience=ANYHOW)
+    path = first.folder(tmp_path) / "record.json"
+    path.write_text(json.dumps(dataclasses.asdict(with_turns(first, mark=1))))
+    lines: list[str] = []
+    config = make_config({**given, "benchmark_sessions": 2, "benchmark_parts": "speed"})
+    both = run_benchmark(config, lines.append, patience=ANYHOW)
+    assert [r.identity["session"] for r in both] == [1, 2] and "mark" in both[0].metrics
+    assert both[0].metrics["process"] == os.getpid() != both[1].metrics["process"]
+    assert both[1].run_id != both[0].run_id and ledger.same_benchmark(*both)
+    assert set(both[1].metrics["turns"]) == {"vanilla-15", "self-50", "vanilla-15 again"}
+    assert "session 2 of 2, in a process of its own" in lines and any("6 rounds" in line for line in lines)
+    plan = config.replace(plan_only=True)
+    assert [r.run_id for r in run_benchmark(plan)] == [r.run_id for r in both]
+    assert [r.run_id for r in ledger.benchmark(make_config({**given, "plan_only": True}))] == [r.run_id for r in both]
+
+
+def test_a_busy_machine_is_refused(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command: one line, and nothing is recorded; a page is made, and says that the machine was busy."""
+    given = {**settings(corpus_file, tmp_path), "benchmark_parts": "speed", "benchmark_arms": "self"}
+    monkeypatch.setattr("threeml_core.benchmark.run.Patience", lambda: Patience(wait=0, pause=0))
+    parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
+    monkeypatch.setattr(sys, "argv", ["benchmark", *parameters])
+    for load in (Load(99.0, 0.0), Load(0.0, 99.0), Load(99.0, None)):
+        monkeypatch.setattr("threeml_core.benchmark.load.look", lambda load=load: load)
+        with pytest.raises(SystemExit) as ended:
+            command()
+        assert ended.value.code == 75
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line]
+        assert line.startswith("error: this machine is busy: ") and "99.00" in line and "expected at most" in line
+        assert "nothing was recorded: let it idle and run the same command again" in line
+        assert not list(tmp_path.glob("benchmark/*"))
+    monkeypatch.setattr("threeml_core.benchmark.load.look", lambda: Load(0.0, 99.0))
+    (record,) = run_benchmark(make_config(given), no_line)
+    assert "busy: other processes kept 99.00" in speeds.why_no_speed(record)
+
+
+def test_a_session_waits_until_the_machine_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this project did just before stands in the load average for a minute: a page does not wait for that."""
+    looks = iter([Load(99.0, 99.0), Load(99.0, 0.0), Load(0.0, 0.0)] * 2)
+    monkeypatch.setattr("threeml_core.benchmark.load.look", lambda: next(looks))
+    monkeypatch.setattr("threeml_core.benchmark.load.time.sleep", lambda seconds: None)
+    lines: list[str] = []
+    assert wait_until_idle(Patience(), True, lines.append) == Load(0.0, 0.0)
+    assert wait_until_idle(Patience(), False, lines.append) == Load(99.0, 0.0)
+    assert len(lines) == 2 and "its load average is 99.00" in lines[0] and "load average" not in lines[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/stat")
+def test_others_are_seen_and_this_process_is_not() -> None:
+    """A second process at work all the time counts for about a core; own work for none."""
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        if OthersMeter().cores() is None:
+            pytest.skip("this system does not tell")
+        beside = OthersMeter()
+        ended = time.monotonic() + 1
+        while time.monotonic() < ended:
+            pass
+        assert beside.cores() > 0.4 / available_cores()
+    finally:
+        busy.kill()
+        busy.wait()
 
 
 def test_preparing_data_in_both_ways(corpus_file: Path, tmp_path: Path) -> None:
@@ -240,17 +382,39 @@ def test_a_prepared_corpus_has_no_text_to_prepare(corpus_file: Path, tmp_path: P
     assert "prepared elsewhere" in str(compare_preparation(given, data, lambda line: None))
 
 
-def test_the_command(corpus_file: Path, runs_dir: Path) -> None:
+@pytest.mark.parametrize("again", [1.0, 1.2])
+def test_the_command(
+    again: float,
+    corpus_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Prints a table, or says that it was too noisy and fails; never a number that is not to be trusted."""
-    given = {**settings(corpus_file, runs_dir), "benchmark_parts": "speed"}
-    parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
-    command = [sys.executable, "-m", "threeml_core.benchmark", *parameters]
-    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=200)
-    assert "vanilla-15% against itself" in done.stdout and "record.json" in done.stdout
-    if done.returncode:
-        assert "error: too noisy" in done.stderr and "ms/step" not in done.stdout
+    given = {**settings(corpus_file, tmp_path), "benchmark_parts": "speed"}
+    monkeypatch.setattr("threeml_core.benchmark.run.Patience", lambda: ANYHOW)
+    measure = run._measure
+
+    def chosen(*arguments: Any) -> RunRecord:
+        found = with_turns(measure(*arguments), again)
+        write_record(found, tmp_path)
+        return found
+
+    monkeypatch.setattr(run, "_measure", chosen)
+    monkeypatch.setattr(
+        sys, "argv", ["benchmark", *(part for name, value in given.items() for part in ("-p", name, str(value)))]
+    )
+    if again > 1:
+        with pytest.raises(SystemExit) as ended:
+            command()
+        said = capsys.readouterr()
+        assert ended.value.code == 75 and "error: session 1 is too noisy: vanilla-15% against itself is" in said.err
+        assert "ms/step" not in said.out
     else:
-        assert "3ML_self-50%" in done.stdout
+        command()
+        said = capsys.readouterr()
+        assert "3ML_self-50%" in said.out
+    assert "session 1, vanilla-15% against itself" in said.out and "record.json" in said.out
 
 
 def test_blocks_travel_as_they_are_stored(corpus_file: Path, runs_dir: Path) -> None:

@@ -13,7 +13,7 @@ from threeml_core import reporting
 from threeml_core.claims import claims
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import printed_values
-from threeml_core.reporting.comparison import measured
+from threeml_core.reporting.comparison import measured, measured_perplexity
 from threeml_core.reporting.tables import Table
 from threeml_core.results import RunRecord
 from threeml_core.study import Outcome, find_outcomes, study_runs
@@ -49,6 +49,15 @@ def test_intervals_in_cells() -> None:
     assert measured([1, 2, 3], 2) == "2.00 ± 2.48"
     assert measured([0.5], 1, scale=100, sign=True) == "+50.0"
     assert measured([]) == "not run"
+
+
+def test_intervals_of_perplexities() -> None:
+    """On logs: 10 and 40 give 20, and 20 / f to 20 f with log f = 12.7062 · log 2; never below zero."""
+    assert measured_perplexity([10.0, 40.0]).startswith("20.0 (0.0 to 13365")
+    assert measured_perplexity([10.0, 40.0, 20.0]) == "20.0 (3.6 to 111.9)"
+    assert measured_perplexity([12.34]) == "12.3" and measured_perplexity([]) == "not run"
+    cell = Table([{"Perplexity": "20.0 (3.6 to 111.9)"}], "")._repr_html_()
+    assert 'class="number"' in cell, "set flush right as other numbers"
 
 
 def test_seeds_in_words(outcomes: list[Outcome]) -> None:
@@ -106,7 +115,7 @@ def test_table_3(outcomes: list[Outcome]) -> None:
     assert cells(table, "Average")[1::2] == ["84.3", "85.0", "85.0", "85.0", "84.8"]
     assert cells(table, "MNLI-m/mm (acc.)")[1] == "84.0/83.6"
     assert cells(table, "Average", Model="3ML_self-50%") == ["85.1 ± 0.2"]
-    assert cells(table, "Speed-up, clock", Model="3ML_self-50%") == ["1.03 ± 0.00"]
+    assert cells(table, "Speed-up, FLOPs", Model="3ML_self-50%") == ["1.25"]
     differences = reporting.difference_table(outcomes, LARGE)
     found = cells(differences, "Average (points)", Model="3ML_self-50%", Against="vanilla-15%")
     assert found == ["+3.5 ± 0.0"], "paired by seed: the spread over seeds is common to both"
@@ -143,7 +152,9 @@ def test_the_swap(replaced: float, unchanged: float, verdict: str) -> None:
     }
     table = reporting.swap_table(outcomes_of(LARGE, kinds))
     assert cells(table, "Verdict", Model="3ML_cross") == [verdict]
-    assert cells(table, "80-20-0", Model="3ML_cross") == [f"{15.1**0.8 * replaced**0.2:.1f} ± 0.0"]
+    assert cells(table, "80-20-0", Model="3ML_cross") == [
+        "{0:.1f} ({0:.1f} to {0:.1f})".format(15.1**0.8 * replaced**0.2)
+    ]
     assert cells(table, "80-20-0, paper") == ["14.0", "7.7"]
     one = LARGE.replace(pretrain_seeds=1)
     assert cells(reporting.swap_table(outcomes_of(one, kinds)), "Verdict") == ["undecided: one pre-training seed"] * 2
@@ -152,13 +163,34 @@ def test_the_swap(replaced: float, unchanged: float, verdict: str) -> None:
 def test_figure_5(outcomes: list[Outcome]) -> None:
     table = reporting.efficiency_table(outcomes, LARGE)
     assert len(table.rows) == 18
-    assert cells(table, "Speed-up: clock, 15%", Model="3ML_self-50%") == ["1.03 ± 0.00"]
-    assert cells(table, "Speed-up: clock, the same rate", Model="3ML_self-50%") == ["1.00 ± 0.00"]
+    assert cells(table, "Speed-up in FLOPs, 15%", Model="3ML_self-50%") == ["1.25"]
+    assert cells(table, "Speed-up in FLOPs, the same rate", Model="3ML_self-50%") == ["1.50"]
     assert (
         cells(table, "Paper", Model="3ML_self-50%") == cells(table, "Paper", Model="3ML_cross-40%") == ["its best rate"]
     )
     figure = reporting.plot_efficiency(outcomes)
     assert "1.37 and 1.5" in figure.alt and "3ML_self-50% 85.1 ± 0.2 at 1.25" in figure.alt
+
+
+def test_clocks_of_runs_are_not_compared(outcomes: list[Outcome]) -> None:
+    """Runs on different days compare the days: whatever their speeds, no table and no figure says anything of them."""
+
+    def shown(of: list[Outcome]) -> list[str]:
+        tables = [reporting.comparison_of_studies(of, LARGE), reporting.efficiency_table(of, LARGE)]
+        tables.append(reporting.difference_table(of, LARGE))
+        return [*(table._repr_html_() for table in tables), reporting.plot_efficiency(of).alt]
+
+    def on_another_day(outcome: Outcome) -> Outcome:
+        factor = 2 if outcome.run.config.architecture == "vanilla" else 1
+        found = {
+            seed: dataclasses.replace(r, timing={**r.timing, "tokens_per_second": factor * 700.0})
+            for seed, r in outcome.pretraining.items()
+        }
+        return dataclasses.replace(outcome, pretraining=found)
+
+    before = shown(outcomes)
+    assert shown([on_another_day(outcome) for outcome in outcomes]) == before
+    assert not any("clock" in text for text in before)
 
 
 def test_what_was_not_run_says_so() -> None:
@@ -251,8 +283,11 @@ def test_the_ladder() -> None:
     table = reporting.scaling_table_of_studies(found, config)
     sizes = ["2 × 128", "4 × 256", "24 × 1024"]
     assert list(dict.fromkeys(cells(table, "Encoder"))) == sizes and len(table.rows) == 15
-    assert cells(table, "Loss against vanilla-40% (nats)", Model="3ML_self-40%") == ["+0.200 ± 0.000"] * 3
-    assert cells(table, "Loss against vanilla-40% (nats)", Model="vanilla-40%") == ["—"] * 3
+    assert (
+        cells(table, "Loss over all corrupted, against vanilla-40% (nats)", Model="3ML_self-40%")
+        == ["+0.200 ± 0.000"] * 3
+    )
+    assert cells(table, "Loss over all corrupted, against vanilla-40% (nats)", Model="vanilla-40%") == ["—"] * 3
     gains = cells(table, "Average against vanilla-40% (points)", Model="3ML_self-50%")
     assert gains == ["+1.3 ± 0.0", "+2.6 ± 0.0", "+10.2 ± 0.0"]
     commands = dict(table.commands)

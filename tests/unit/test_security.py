@@ -641,7 +641,6 @@ def benchmark_record() -> RunRecord:
     turns = {name: {key: [1.0, 1.1] for key in ("seconds", "cpu_seconds", "data_seconds")} for name in arms}
     metrics = {
         "turns": turns,
-        "too_noisy": False,
         "arms": {name: {"label": f"{name} {LABEL}"} for name in ("vanilla-15", "self-50")},
         "first_step_seconds": dict.fromkeys(arms, 1.0),
         "flops_ceiling": 1e9,
@@ -717,8 +716,9 @@ def tables(outcomes: list[Outcome]) -> list[reporting.Table]:
         reporting.sample_table([information]),
         reporting.information_table([information, information]),
         reporting.information_cost_table([information]),
-        reporting.speed_comparison(bench),
-        reporting.resource_table(bench),
+        reporting.speed_comparison([bench]),
+        reporting.resource_table([bench]),
+        reporting.session_table([bench]),
         reporting.breakdown_table(bench),
         reporting.preparation_table(bench),
     ]
@@ -732,7 +732,7 @@ def figures() -> list[Any]:
         reporting.plot_spread(study),
         reporting.plot_learning_curves(dataclasses.replace(study, results=()), "runs"),
         reporting.plot_information([one, other]),
-        reporting.plot_conversion(bench),
+        reporting.plot_conversion([bench]),
         reporting.plot_breakdown(bench),
     ]
 
