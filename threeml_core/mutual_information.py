@@ -37,10 +37,9 @@ from threeml_core.device import choose_device, describe_device, peak_memory, res
 from threeml_core.encoders import refuse_foreign_files
 from threeml_core.errors import CheckpointError, DamagedFileError, ParameterError, command_line
 from threeml_core.files import exclusive, find_path, fingerprint, project_path, refuse_locked, write_json
-from threeml_core.information import BiasPoint, LayerInformation, estimate_layer
+from threeml_core.information import LayerInformation, estimate_layer
 from threeml_core.jobs import Job
 from threeml_core.log import Log, print_line
-from threeml_core.mixtures import Mixture
 from threeml_core.pretrain import pretrain
 from threeml_core.recorded import information
 from threeml_core.results import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
@@ -380,30 +379,6 @@ def _states(
                 yield layer, files[layer]
         if not setting.config.keep_states:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-# -- bias -----------------------------------------------------------------------------------------------------
-
-
-def bias_study(
-    clusters: int = 200,
-    tokens: int = 50,
-    couplings: Sequence[float] = (0.0, 0.5, 1.0),
-    states_per_cluster: Sequence[int] = (5, 20, 100, 500),
-    seed: int = 0,
-) -> list[BiasPoint]:
-    """How far the estimates are from the truth as the states grow: on mixtures of known mutual information.
-
-    A quarter as many components as clusters, so that k-means finds each of them.
-    """
-    points = []
-    for coupling in couplings:
-        mixture = Mixture(tokens * max(1, clusters // (4 * tokens)), tokens, coupling)
-        for each in states_per_cluster:
-            states, labels = mixture.sample(each * clusters, seed)
-            found = layer_mutual_information(states, labels, clusters, seeds=(seed,))
-            points.append(BiasPoint(coupling, mixture.mutual_information, found))
-    return points
 
 
 @command_line

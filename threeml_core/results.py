@@ -20,7 +20,7 @@ from threeml_core.processes import available_cores
 SCHEMA = 4
 """Raised when the code would give another result for the same identity, or the record's fields change meaning."""
 
-STAGES = ("data", "pretrain", "baseline", "finetune", "bootstrap", "mutual_information", "benchmark")
+STAGES = ("data", "pretrain", "baseline", "finetune", "bootstrap", "mutual_information", "bias", "benchmark")
 """Folders below `runs_dir` that hold runs; `data` also holds the text itself, prepared."""
 
 _OBJECTS = ("identity", "parameters", "sources", "metrics", "flops", "timing", "data", "environment", "files")

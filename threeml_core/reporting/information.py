@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Sequence
 
 import matplotlib
 
-from threeml_core.claims import LEVEL
 from threeml_core.config import MODEL_NAMES, StudyConfig
 from threeml_core.information import NATS_TO_BITS, BiasPoint, LayerInformation
+from threeml_core.information_findings import first_block, first_layers
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes, plain
-from threeml_core.reporting.tables import MISSING, Table
+from threeml_core.reporting.tables import MISSING, NOT_RUN, Table
 from threeml_core.results import RunRecord
-
-MOST = 0.5
-"""Our bound for "most": more than this share of what the last layer has gained."""
+from threeml_core.verdicts import Finding
 
 
 def layers_of(record: RunRecord) -> list[LayerInformation]:
@@ -142,95 +139,42 @@ def information_cost_table(records: Sequence[RunRecord]) -> Table:
 
 
 def statement_table(records: Sequence[RunRecord]) -> Table:
-    """The two statements of section 4.2, each with a verdict from the corrected values, ±2 standard errors.
+    """The two statements of section 4.2, judged over pre-training seeds by the rule of the paper's claims.
 
-    3ML stands against the vanilla model of its own seed, or against each where there is none.
-    The error is that of clustering and sampling; how far another pre-training seed would be, one model cannot say.
+    3ML's is what the claim C8 says.
     """
-    rows, names = [], _names(records)
-    vanilla = [record for record in records if _is_vanilla(record)]
-    for record in vanilla:
-        row = {"Statement": _FIRST, "Model": names[record.run_id], "Against": "itself"}
-        rows.append({**row, **_first_statement(record)})
-    for record in records:
-        if _is_vanilla(record):
-            continue
-        row = {"Statement": _SECOND, "Model": names[record.run_id]}
-        same = [other for other in vanilla if other.parameters["seed"] == record.parameters["seed"]]
-        for other in same or vanilla:
-            found = _second_statement(record, other)
-            rows.append({**row, "Against": names[other.run_id], **found})
-        if not vanilla:
-            rows.append({**row, "Verdict": "not measured: no vanilla run"})
-    if not vanilla:
-        rows.insert(0, {"Statement": _FIRST, "Verdict": "not measured: no vanilla run"})
-    if len(vanilla) == len(records):
-        rows.append({"Statement": _SECOND, "Verdict": "not measured: no 3ML run"})
-    return Table(rows, "The paper's statements, and what these models say")
+    findings = [first_layers(records)]
+    for architecture, rate in dict.fromkeys(_model(record) for record in records if not _is_vanilla(record)):
+        own = [record for record in records if _is_vanilla(record) or _model(record) == (architecture, rate)]
+        findings.append(first_block(architecture, own))
+    if len(findings) == 1:
+        findings.append(first_block("self", records))
+    rows = [
+        {
+            "Statement": finding.what,
+            "Each seed": ", ".join(f"{value:.0%}" for value in finding.values) or NOT_RUN,
+            "Error of measurement": f"{finding.error:.1%}" if finding.values else MISSING,
+            "Mean, 95% interval": _interval(finding),
+            "Holds if": finding.range,
+            "Verdict": finding.verdict,
+            "Why not": "; ".join(finding.reasons) if finding.values else "no two runs with the same [MASK]s",
+        }
+        for finding in findings
+    ]
+    return Table(rows, "The paper's statements, judged as its claims are; of several runs of a seed the latest counts")
 
 
-_FIRST = "vanilla restores most in the first few layers"
-_SECOND = "after one decoder block 3ML is level with vanilla's last layer"
-_ONE_SEED = "undecided: with one k-means seed there is no spread"
-_OTHER_SAMPLE = "not comparable: the vanilla model was asked about other [MASK]s"
-_TOO_FEW = "undecided: too few states for so many clusters to take the bias out"
-_PLATEAU = "undecided: a model that has not left the unigram plateau has nothing to restore"
+def _model(record: RunRecord) -> tuple[str, float]:
+    return record.parameters["architecture"], record.parameters["mask_rate"]
 
 
-def _first_statement(record: RunRecord) -> dict[str, str]:
-    if record.data["on_unigram_plateau"]:
-        return {"Verdict": _PLATEAU}
-    layers = {found.layer: found for found in layers_of(record)}
-    last = record.parameters["num_hidden_layers"]
-    few = max(1, last // 4)
-    if not {0, few, last} <= layers.keys() or few == last:
-        return {"Verdict": f"not measured: it needs layers 0, {few} and {last}"}
-    start, early, end = layers[0], layers[few], layers[last]
-    if unsure := _unsure(start, early, end):
-        return {"Verdict": unsure}
-    gain = end.value - start.value
-    if gain <= 2 * math.hypot(start.error, end.error):
-        return {"Verdict": "undecided: the last layer holds no more than the embedding"}
-    share = (early.value - start.value) / gain
-    error = math.hypot(early.error, share * end.error, (1 - share) * start.error) / gain
-    rest = end.value - early.value
-    measured = f"the first {few} of {last} blocks: {share:.0%} of the gain; the others: {rest:+.3f} nats"
-    return {"Measured": measured, **_judged(share, error, MOST)}
-
-
-def _second_statement(record: RunRecord, vanilla: RunRecord) -> dict[str, str]:
-    if record.data["sample"] != vanilla.data["sample"]:
-        return {"Verdict": _OTHER_SAMPLE}
-    if record.data["on_unigram_plateau"] or vanilla.data["on_unigram_plateau"]:
-        return {"Verdict": _PLATEAU}
-    layers = {found.layer: found for found in layers_of(record)}
-    reference = {found.layer: found for found in layers_of(vanilla)}
-    last = vanilla.parameters["num_hidden_layers"]
-    if 1 not in layers or last not in reference:
-        return {"Verdict": f"not measured: it needs decoder layer 1 and vanilla's layer {last}"}
-    first, end = layers[1], reference[last]
-    if unsure := _unsure(first, end):
-        return {"Verdict": unsure}
-    if end.value <= 2 * end.error:
-        return {"Verdict": "undecided: the vanilla model's last layer says nothing about the tokens"}
-    share = first.value / end.value
-    error = math.hypot(first.error, share * end.error) / end.value
-    measured = f"{first.value:.3f} against {end.value:.3f} nats: {share:.0%}"
-    return {"Measured": measured, **_judged(share, error, LEVEL)}
-
-
-def _unsure(*layers: LayerInformation) -> str | None:
-    """Why nothing can be said with these layers, or None."""
-    if any(len(found.corrected) == 1 for found in layers):
-        return _ONE_SEED
-    return None if all(found.has_enough_states for found in layers) else _TOO_FEW
-
-
-def _judged(share: float, error: float, bound: float) -> dict[str, str]:
-    """Does a share lie above a bound, ±2 standard errors?"""
-    low, high = share - 2 * error, share + 2 * error
-    verdict = "holds" if low > bound else "does not hold" if high < bound else "undecided"
-    return {"±2 standard errors": f"{low:.0%} to {high:.0%}", "Holds if": f"above {bound:.0%}", "Verdict": verdict}
+def _interval(finding: Finding) -> str:
+    found = finding.interval
+    if found is None:
+        return MISSING
+    if found.low is None or found.high is None:
+        return f"{found.mean:.0%}"
+    return f"{found.mean:.0%} ({found.low:.0%} to {found.high:.0%})"
 
 
 def plot_information(records: Sequence[RunRecord]) -> Figure:
@@ -284,8 +228,19 @@ def plot_information(records: Sequence[RunRecord]) -> Figure:
     )
 
 
-def bias_table(points: Sequence[BiasPoint]) -> Table:
-    """Estimates on synthetic states beside the truth."""
+def _points(record: RunRecord) -> list[BiasPoint]:
+    return [BiasPoint(**values) for values in record.metrics["points"]]
+
+
+def _no_bias() -> Table:
+    """These records are older than the stage `bias`."""
+    return Table([{"Bias": "not run: this report's records hold no run of stage bias"}], "The bias of the estimates")
+
+
+def bias_table(record: RunRecord | None) -> Table:
+    """Estimates on synthetic states beside the truth; None: there is no record of them."""
+    if record is None:
+        return _no_bias()
     rows = [
         {
             "Coupling": f"{point.coupling:g}",
@@ -296,13 +251,19 @@ def bias_table(points: Sequence[BiasPoint]) -> Table:
             "Corrected": _corrected(point.found),
             "Error": f"{point.found.error:.3f}",
         }
-        for point in points
+        for point in _points(record)
     ]
-    return Table(rows, "Estimates on mixtures whose mutual information is known")
+    return Table(rows, f"Estimates on mixtures whose mutual information is known ({record.run_id})")
 
 
-def plot_bias(points: Sequence[BiasPoint]) -> Figure:
-    """Plug-in, corrected and shuffled estimates against the number of states, a panel for each known truth."""
+def plot_bias(record: RunRecord | None) -> Figure | Table:
+    """Plug-in, corrected and shuffled estimates against the number of states, a panel for each known truth.
+
+    A sentence if there is no record of them.
+    """
+    if record is None:
+        return _no_bias()
+    points = _points(record)
     couplings = sorted({point.coupling for point in points})
     top = 1.1 * max(point.found.plug_in[0] for point in points)
     with matplotlib.rc_context(RC):

@@ -79,7 +79,10 @@ class Table:
 _SHORT = 20
 """Characters of a cell that is not broken: names of models and splits."""
 
-_NUMBER = re.compile(r"[+-]?\d[\d,.]*(e[+-]?\d+)?[×%KMG]?( ± [\d.]+)?( (M|G|s|min|h|kWh|Wh|GiB|MiB|GFLOP/s|tokens/s))?")
+_NUMBER = re.compile(
+    r"[+-]?\d[\d,.]*(e[+-]?\d+)?[×%KMG]?( ± [\d.]+| \([\d.]+ to [\d.]+\))?"
+    r"( (M|G|s|min|h|kWh|Wh|GiB|MiB|GFLOP/s|tokens/s))?"
+)
 
 
 def _is_number(text: str) -> bool:
