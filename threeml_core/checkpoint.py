@@ -167,7 +167,7 @@ def save_model(model: PreTrainedModel, folder: Path, tokenizer_folder: Path) -> 
     """The whole pre-training model, decoder included, as a Hugging Face folder (safetensors) with its tokenizer."""
     with atomic_folder(folder) as temporary:
         model.save_pretrained(temporary)
-        shutil.copytree(tokenizer_folder, temporary, dirs_exist_ok=True)
+        _copy_tokenizer(tokenizer_folder, temporary, usable_positions(model))
 
 
 def export_encoder(model: PreTrainedModel, folder: Path, tokenizer_folder: Path, card: str) -> None:
@@ -177,5 +177,19 @@ def export_encoder(model: PreTrainedModel, folder: Path, tokenizer_folder: Path,
     """
     with atomic_folder(folder) as temporary:
         cast(PreTrainedModel, model.encoder).save_pretrained(temporary)
-        shutil.copytree(tokenizer_folder, temporary, dirs_exist_ok=True)
+        _copy_tokenizer(tokenizer_folder, temporary, usable_positions(model))
         (temporary / "README.md").write_text(card, encoding="utf-8")
+
+
+def usable_positions(model: PreTrainedModel) -> int:
+    """Tokens that the position table has room for: RoBERTa's first position stands behind the padding's."""
+    encoder = model.config.encoder
+    return encoder.max_position_embeddings - encoder.pad_token_id - 1
+
+
+def _copy_tokenizer(source: Path, folder: Path, positions: int) -> None:
+    """A tokenizer that cuts at `positions`, whatever length it was made for: all that the model takes, and no more."""
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) | {"model_max_length": positions}
+    path.write_text(json_text(settings, indent=2), encoding="utf-8")
