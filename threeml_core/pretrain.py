@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from threeml_core.checkpoint import (
     export_encoder,
     load_training_state,
     save_model,
+    usable_positions,
 )
 from threeml_core.config import (
     KINDS,
@@ -391,6 +392,7 @@ def _run(
         log(f"run {folder.name} starts")
     corruption = fixed_corruption(validation_blocks(config, data), masking_of(config, data, evaluation=True))
     _say_what_is_executed(identity, config, corruption, log)
+    _say_how_cross_is_normalised(config, log)
     unigram = unigram_log_probabilities(data.train_counts(), data.special_ids)
 
     def validate() -> dict[str, float]:
@@ -430,6 +432,14 @@ def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corrupt
                 f"the validation corruption has no {kind} token: {len(corruption.input_ids)} sequences are too few for "
                 f"{share:.0%} of the corrupted tokens; no perplexity is given for this kind"
             )
+
+
+def _say_how_cross_is_normalised(config: StudyConfig, log: Log) -> None:
+    """Where it is not as the preset says, or not as the paper says. Source: section 3.3."""
+    if config.sources["layer_norm"] == "derived":
+        log(f"layer_norm=pre instead of post, which preset {config.preset} has: post-LN does not work for 3ML_cross")
+    elif (config.architecture, config.layer_norm) == ("cross", "post"):
+        log("warning: layer_norm=post, as given: the paper says that it does not work for 3ML_cross; it took pre")
 
 
 def _train(
@@ -651,6 +661,15 @@ def model_card(
     if "bundled" in data.meta["corpus"]:
         text += "; English Wikipedia's contributors, CC BY-SA"
     executed = executed_statement(config.parameters(), corruption_of(config.parameters()))
+    length, room = config.sequence_length, usable_positions(model)
+    encoder = cast(PreTrainedModel, model.encoder)
+    longer = (
+        ""
+        if room <= length
+        else f""";
+  the positions behind {length} were never pre-trained: longer texts need fine-tuning at their length, or else cut at
+  {length} (`tokenizer.model_max_length`, sentence-transformers' `max_seq_length`)"""
+    )
     return f"""---
 library_name: transformers
 tags: [masked-language-modeling, roberta, 3ml]
@@ -658,16 +677,19 @@ tags: [masked-language-modeling, roberta, 3ml]
 # Encoder of {name}
 
 An ordinary RoBERTa encoder ({config.layer_norm}-LN, {config.num_hidden_layers} layers, width {config.hidden_size},
-{count_parameters(model.encoder):,} parameters), pre-trained as {kind[config.architecture]} with
+{count_parameters(encoder):,} parameters) of transformers' class `{type(encoder).__name__}`
+(model type `{encoder.config.model_type}`), pre-trained as {kind[config.architecture]} with
 mask_rate {config.mask_rate:g} and split {config.mask_split}; the decoder was removed.
 {f"Executed: mask rate {executed} per sequence." if executed else ""}
 
 * text: {text}
-* tokenizer: {data.meta["tokenizer"]}, {data.vocab_size:,} tokens; sequence length {config.sequence_length}
+* tokenizer: {data.meta["tokenizer"]}, {data.vocab_size:,} tokens
+* length: pre-trained on sequences of {length} tokens; there is room for {room}, at which the tokenizer cuts{longer}
+* no pooler was trained: `AutoModel` draws a new one, so take `last_hidden_state`, not `pooler_output`
 * {config.max_steps:,} updates of {config.batch_size} blocks, peak learning rate {config.learning_rate:g},
   seed {config.seed}
-* validation perplexity {metrics["eval_perplexity"]:.2f}; at masked positions {metrics["eval_perplexity_masked"]:.2f}
-  (unigram {metrics["unigram_perplexity_masked"]:.2f})
+* validation perplexity {metrics["eval_perplexity"]:.2f} over all corrupted tokens, at [MASK]s
+  {metrics["eval_perplexity_masked"]:.2f} (token frequencies alone: {metrics["unigram_perplexity_masked"]:.2f})
 
 ```python
 from transformers import AutoModelForSequenceClassification, AutoTokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from pathlib import Path
 
@@ -44,6 +45,24 @@ def test_replace_derives_again() -> None:
     config = StudyConfig().replace(hidden_size=64, batch_size=8)
     assert (config.intermediate_size, config.decoder_hidden_size, config.micro_batch_size) == (256, 32, 8)
     assert config.sources["hidden_size"] == "given"
+
+
+def test_a_presets_post_ln_is_not_for_cross() -> None:
+    """Section 3.3: 3ML_cross does not work with post-LN, whatever way it is chosen; other models keep the preset's."""
+    file = yaml.safe_load((PROJECT_ROOT / "params" / "longer-base.yaml").read_text())
+    for given in ({"preset": "longer-base"}, file):
+        assert make_config(given).layer_norm == "post"
+        cross = make_config({**given, "architecture": "cross"})
+        for config in (cross, make_config(given).replace(architecture="cross"), cross.replace(seed=1)):
+            assert (config.layer_norm, config.sources["layer_norm"]) == ("pre", "derived")
+        again = cross.replace(architecture="self", seed=2)
+        assert (again.layer_norm, again.sources["layer_norm"]) == ("post", "preset longer-base")
+        other = make_config(given_parameters(cross))
+        assert other == cross and other.sources["layer_norm"] == "derived"
+        assert cross.replace(layer_norm="post").layer_norm == "post"
+        assert pickle.loads(pickle.dumps(cross)).sources == cross.sources
+    given = make_config({"architecture": "cross", "layer_norm": "post"})
+    assert (given.layer_norm, given.sources["layer_norm"]) == ("post", "given")
 
 
 @pytest.mark.parametrize("name", preset_names())

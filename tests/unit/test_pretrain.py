@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import threeml_core.pretrain
 from threeml_core import flops, reporting
@@ -95,7 +95,50 @@ def test_a_run_leaves_everything(architecture: str, own_runs: dict) -> None:
     assert classifier(
         **AutoTokenizer.from_pretrained(folder / "encoder")("A test.", return_tensors="pt")
     ).logits.shape == (1, 2)
-    assert (folder / "encoder" / "README.md").read_text().count(record.run_id) == 1
+    card = (folder / "encoder" / "README.md").read_text()
+    assert card.count(record.run_id) == 1
+    for stated in (
+        "`RobertaPreLayerNormModel`",
+        "`roberta-prelayernorm`",
+        "no pooler was trained",
+        f"{record.metrics['eval_perplexity']:.2f} over all corrupted tokens",
+        f"at [MASK]s\n  {record.metrics['eval_perplexity_masked']:.2f}",
+    ):
+        assert stated in card, stated
+
+
+@pytest.mark.parametrize("room", [0, 10])
+def test_the_exported_tokenizer_cuts_where_the_positions_end(room: int, own_runs: dict) -> None:
+    """Not at the length of pre-training, and not behind the table's end, where the encoder would fail."""
+    length = own_runs["sequence_length"] + room
+    config = make_config({**own_runs, "max_steps": 2, "max_position_embeddings": length + 2})
+    folder = pretrain(config, quiet).folder(config.runs_dir)
+    for name in ("encoder", "model"):
+        tokenizer = AutoTokenizer.from_pretrained(folder / name)
+        assert tokenizer.model_max_length == length
+        inputs = tokenizer("the cat " * 100, truncation=True, return_tensors="pt")
+        assert inputs["input_ids"].shape == (1, length)
+        loader = AutoModel if name == "encoder" else AutoModelForMaskedLM
+        assert loader.from_pretrained(folder / name)(**inputs)[0].shape[:2] == (1, length)
+    card = (folder / "encoder" / "README.md").read_text()
+    assert f"sequences of {length - room} tokens; there is room for {length}" in card
+    assert ("were never pre-trained" in card) == bool(room)
+
+
+def test_cross_is_pre_ln_where_the_preset_is_not(own_runs: dict) -> None:
+    """The preset's post-LN is replaced, given post-LN is obeyed; both are said."""
+    lines: list[str] = []
+    given = {name: value for name, value in own_runs.items() if name != "layer_norm"}
+    large = {"preset": "longer-base", "intermediate_size": 64, "decoder_hidden_size": 16, "max_steps": 2}
+    large |= {"decoder_num_attention_heads": 1, "tokenizer": "train", "architecture": "cross", "micro_batch_size": 4}
+    record = pretrain(make_config({**given, **large}), lines.append)
+    assert (record.parameters["layer_norm"], record.sources["layer_norm"]) == ("pre", "derived")
+    (line,) = (line for line in lines if "layer_norm" in line)
+    assert line == "layer_norm=pre instead of post, which preset longer-base has: post-LN does not work for 3ML_cross"
+    lines.clear()
+    asked = make_config({**given, "architecture": "cross", "layer_norm": "post", "max_steps": 2})
+    assert pretrain(asked, lines.append).parameters["layer_norm"] == "post"
+    assert any(line.startswith("warning: layer_norm=post, as given") for line in lines)
 
 
 def test_it_learns(own_runs: dict) -> None:
