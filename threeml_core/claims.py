@@ -1,7 +1,8 @@
 """The paper's claims, and what a study says of each by the rule of `verdicts`. No torch.
 
 A comparison is in doubt while a model of a pair stands on the unigram plateau, or, downstream, while neither model is
-above constant answers: such a pair differs by noise alone. The clock is an exception: its values are the sessions of a
+above constant answers: such a pair differs by noise alone; and where one of the two was not trained on a kind of token
+that its split asks for: such a pair differs by that too. The clock is an exception: its values are the sessions of a
 benchmark, processes that timed the models in turns, and fewer than five of them that were quiet give no verdict. Runs
 of a study share a machine and its days, so their clocks are not compared.
 """
@@ -192,8 +193,14 @@ def _paired(
     return tuple(by(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys()))
 
 
-def _plateau(*outcomes: Outcome) -> str:
-    return "on the unigram plateau" if any(outcome.on_plateau for outcome in outcomes) else ""
+def _doubt(*outcomes: Outcome) -> str:
+    """Why a comparison of these models says nothing about what is compared, or ""."""
+    if any(outcome.on_plateau for outcome in outcomes):
+        return "on the unigram plateau"
+    lacking = {outcome.run.model: outcome.lacks for outcome in outcomes}
+    if len(set(lacking.values())) < 2:
+        return ""
+    return "; ".join(f"{model} was trained without {' and '.join(k)} tokens" for model, k in lacking.items() if k)
 
 
 def averages(studies: Mapping[int, Downstream]) -> dict[int, float]:
@@ -239,7 +246,7 @@ def _scores(
     in_table_3 = all(COMPARISON in outcome.run.artefacts for outcome in (first, second))
     studies = [outcome.comparison if in_table_3 else outcome.ablation for outcome in (first, second)]
     values = _paired(averages(studies[0]), averages(studies[1]), operator.sub)
-    doubt = _plateau(first, second)
+    doubt = _doubt(first, second)
     if values and not doubt:
         above = [
             statistics.fmean(100 * (d.average - d.chance) for d in by_seed.values() if d.average is not None)
@@ -259,7 +266,7 @@ def _perplexities(pools: _Pools, model: Outcome | None, vanilla: Outcome | None)
         return Finding("validation loss over all corrupted", "nats", 0, math.inf, ())
     values = _paired(model.metric("eval_loss"), vanilla.metric("eval_loss"), operator.sub)
     what = f"{model.run.model} against {vanilla.run.model}: loss over all corrupted"
-    doubt = _plateau(model, vanilla)
+    doubt = _doubt(model, vanilla)
     return Finding(what, "nats", 0, math.inf, values, doubt, spread=pools.loss, pooled=pools.judge)
 
 

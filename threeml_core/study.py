@@ -13,6 +13,7 @@ from threeml_core import flops
 from threeml_core.config import (
     ARCHITECTURES,
     DATA_PARAMETERS,
+    KINDS,
     MODEL_NAMES,
     RANDOM,
     StudyConfig,
@@ -306,6 +307,13 @@ class Outcome:
         return any(self.metric("on_unigram_plateau").values())
 
     @property
+    def lacks(self) -> tuple[str, ...]:
+        """Kinds of corrupted tokens that its split asks for and that it was never trained on."""
+        shares = zip(KINDS, parse_mask_split(self.run.config.mask_split), strict=True)
+        executed = [record.identity.get("corruption", {}) for record in self.ended.values()]
+        return tuple(kind for kind, share in shares if share and any(of.get(kind) == "0" for of in executed))
+
+    @property
     def is_finished(self) -> bool:
         """Is there everything that the run's tables and figures need?"""
         if set(self.pretraining) != set(self.run.seeds):
@@ -325,9 +333,7 @@ class Outcome:
         All models are validated on one corruption; this weighs its kinds (in nats) as the run's `mask_split` does.
         What a model's own corruption would give differs in its context alone.
         """
-        shares = dict(
-            zip(("masked", "replaced", "unchanged"), parse_mask_split(self.run.config.mask_split), strict=True)
-        )
+        shares = dict(zip(KINDS, parse_mask_split(self.run.config.mask_split), strict=True))
         return {
             seed: math.exp(sum(s * math.log(r.metrics[f"eval_perplexity_{kind}"]) for kind, s in shares.items() if s))
             for seed, r in self.ended.items()

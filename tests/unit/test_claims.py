@@ -16,6 +16,7 @@ from tests.study_records import finetuned, pretrained, record
 from threeml_core.claims import claims
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import printed_values
+from threeml_core.reporting import study_notes
 from threeml_core.results import RunRecord
 from threeml_core.study import Outcome, StudyRun, find_outcomes, study_runs
 from threeml_core.verdicts import Claim, Finding, corrected_verdicts, family_statement
@@ -142,6 +143,24 @@ def test_models_that_learned_nothing_decide_nothing() -> None:
     assert flat[0].reasons == "on the unigram plateau"
     guessing = claims(CONFIG, study(CONFIG, lambda r, s: everywhere(0.305)), ())
     assert guessing[1].verdict == "undecided" and guessing[1].reasons == "no better than constant answers"
+
+
+def test_a_model_that_never_saw_a_kind_of_token_decides_nothing() -> None:
+    """As vanilla-15% in sequences of 32 tokens once was: 4-1-0 where 80-10-10 was asked for."""
+    outcomes = study(CONFIG, noisy(1, 0.1))
+
+    def executed(outcome: Outcome, unchanged: str) -> Outcome:
+        counts = {"masked": "4", "replaced": "1", "unchanged": unchanged}
+        records = {s: dataclasses.replace(r, identity={"corruption": counts}) for s, r in outcome.pretraining.items()}
+        return dataclasses.replace(outcome, pretraining=records)
+
+    for unchanged, verdict, reason in (("1/2", "supported", ""), ("0", "undecided", "without unchanged tokens")):
+        changed = [executed(o, unchanged) if o.run.model == "vanilla-15%" else o for o in outcomes]
+        first = claims(CONFIG, changed, ())[0]
+        assert first.verdict == verdict and first.reasons.endswith(reason)
+        assert ("vanilla-15% never saw unchanged tokens" in study_notes(changed)) == (unchanged == "0")
+    alike = [executed(o, "0") for o in outcomes]
+    assert claims(CONFIG, alike, ())[0].verdict == "supported", "both sides lack it: the split is not what differs"
 
 
 def layer(number: int, value: float) -> dict:

@@ -108,10 +108,24 @@ def plateau_note(outcomes: Iterable[Outcome]) -> str:
     )
 
 
+def lacking_note(outcomes: Iterable[Outcome]) -> str:
+    """Which models were not trained as their split says, so that comparisons with them mean something else; or ""."""
+    models: dict[tuple[str, ...], dict[str, None]] = {}
+    for outcome in outcomes:
+        if outcome.lacks:
+            models.setdefault(outcome.lacks, {})[outcome.run.model] = None
+    return " ".join(
+        f"{', '.join(names)} never saw {' or '.join(kinds)} tokens in training, although the split asks for them: "
+        "every difference against them is also one of the split, and decides nothing."
+        for kinds, names in models.items()
+    )
+
+
 def study_notes(outcomes: Sequence[Outcome]) -> str:
     """What holds for all that a page shows: seeds, the unigram plateau, the corruption that was executed."""
     records = [record for outcome in outcomes for record in outcome.ended.values()]
-    return " ".join(filter(None, (seeds_statement(outcomes), plateau_note(outcomes), corruption_note(records))))
+    of_outcomes = [say(outcomes) for say in (seeds_statement, plateau_note, lacking_note)]
+    return " ".join(filter(None, (*of_outcomes, corruption_note(records))))
 
 
 # -- tasks ------------------------------------------------------------------------------------------------------
@@ -882,10 +896,10 @@ def _detectable(finding: Finding) -> str:
 
 def _finding(finding: Finding) -> str:
     """What a comparison measured, with its unit, which ratios do not have."""
-    if not finding.values:
+    found = finding.interval
+    if found is None:
         return MISSING if finding.doubt else NOT_RUN
     digits = {"points": 1, "nats": 3}.get(finding.unit, 2)
-    found = finding.interval_at(0.95)
     text = f"{found.mean:{'+' if finding.unit else ''}.{digits}f}"
     half = "" if found.high is None else f" ± {found.high - found.mean:.{digits}f}"
     return f"{text}{half} {finding.unit}".strip()
