@@ -251,6 +251,8 @@ def test_a_noisy_or_busy_record_gives_no_speed(record: RunRecord, again: float, 
     assert "no speed is given" in repr(reporting.resource_table([bad]))
     assert "no speed is given" in reporting.plot_conversion([bad]).alt
     assert why in repr(reporting.session_table([bad]))
+    assert why in reporting.plot_scaling(bad).alt and "not to be trusted" in reporting.plot_scaling(bad).alt
+    assert "not to be trusted" not in reporting.plot_scaling(with_turns(record)).alt
 
 
 def test_what_ended_before_is_not_held_against_a_session(record: RunRecord) -> None:

@@ -178,10 +178,11 @@ def plot_conversion(records: Sequence[RunRecord]) -> Figure:
         axis.set(xlabel="speed-up over vanilla-15% in executed FLOPs", ylabel="speed-up by the clock")
         axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     said = ", ".join(f"{arm.label} {arm.over_vanilla.value:.2f}" for arm in arms if arm.name != "vanilla-15")
+    bars = f" Bars: {_basis(records)}." if arms else ""
     return Figure(
         figure,
         "Speed-up by the clock against speed-up in FLOPs, both over vanilla-15%; above the dotted line a model is "
-        f"faster than its FLOPs say. By the clock: {said or 'no speed is given'}. Bars: {_basis(records)}.",
+        f"faster than its FLOPs say. By the clock: {said or 'no speed is given'}.{bars}",
     )
 
 
@@ -230,7 +231,8 @@ def breakdown_table(record: RunRecord) -> Table:
         }
         for name, parts in record.metrics["breakdown"].items()
     ]
-    return Table(rows, "Where the time goes: ms an update, under torch's profiler, which slows small operations down")
+    caption = "Where the time goes: ms an update, under torch's profiler, which slows small operations down."
+    return Table(rows, caption + _doubt(record))
 
 
 def plot_scaling(record: RunRecord) -> Figure | Table:
@@ -268,8 +270,14 @@ def plot_scaling(record: RunRecord) -> Figure | Table:
     return Figure(
         figure,
         "Cost of an update relative to the geometry itself, one parameter varied at a time: lines by the FLOPs of "
-        f"Appendix C as they are executed, marks by the clock. {scaling_statement(record)}",
+        f"Appendix C as they are executed, marks by the clock. {scaling_statement(record)}{_doubt(record)}",
     )
+
+
+def _doubt(record: RunRecord) -> str:
+    """Of all that the clock said in a session that gives no speed."""
+    why = why_no_speed(record) if "turns" in record.metrics else ""
+    return f" The clock is not to be trusted here, as the session gives no speed ({why})." if why else ""
 
 
 def scaling_statement(record: RunRecord) -> str:
