@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,7 +79,8 @@ def test_form(path: Path) -> None:
 
 def papermill(*arguments: str) -> subprocess.CompletedProcess:
     command = [str(BIN / "papermill"), "--no-progress-bar", "-k", "python3", *arguments]
-    return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=500)
+    outside = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}  # ipykernel looks
+    return subprocess.run(command, cwd=PROJECT_ROOT, env=outside, capture_output=True, text=True, timeout=500)
 
 
 def test_help_lists_every_parameter() -> None:
@@ -92,13 +95,29 @@ def test_a_misspelt_parameter_is_refused(tmp_path: Path) -> None:
     done = papermill("notebooks/02_pretrain.ipynb", str(tmp_path / "out.ipynb"), "-p", "mask_ratee", "0.5")
     assert done.returncode != 0
     assert "ParameterError: unknown parameter 'mask_ratee': did you mean 'mask_rate'?" in done.stderr
-    assert "line" not in done.stderr.split("ParameterError")[1].split("\n")[0], "one line, no traceback behind it"
+    assert done.stderr.split("\n")[-3:] == [
+        "ParameterError: unknown parameter 'mask_ratee': did you mean 'mask_rate'?",
+        "",
+        "",
+    ], "papermill's own traceback stands before it, nothing behind it"
 
 
 @pytest.fixture
 def small_arguments(small: dict, tmp_path: Path) -> list[str]:
     small = {**small, "runs_dir": str(tmp_path / "runs")}
     return [part for name, value in small.items() for part in ("-p", name, str(value))]
+
+
+def test_a_run_that_fails_ends_with_one_line(small_arguments: list[str], tmp_path: Path) -> None:
+    """In the terminal and in the notebook: what papermill shows last, whose own traceback is no part of it."""
+    out = tmp_path / "out.ipynb"
+    done = papermill("notebooks/02_pretrain.ipynb", str(out), *small_arguments, "-p", "learning_rate", "1e30")
+    assert done.returncode != 0
+    last = done.stderr.rstrip().split("\n")[-1]
+    assert last.startswith("TrainingError: ") and "max_grad_norm=1.0" in last
+    (error,) = (o for cell in code_cells(out) for o in cell.outputs if o.output_type == "error")
+    assert error.traceback == [last]
+    assert not list((tmp_path / "runs").glob("pretrain/*/record.json"))
 
 
 @pytest.mark.parametrize("architecture", ["self", "cross", "vanilla"])
@@ -113,7 +132,14 @@ def test_pretrain_notebook(architecture: str, small_arguments: list[str], tmp_pa
     for expected in ("Validation perplexity", "aria-label", "speed-up in FLOPs over vanilla", "record.json", "unigram"):
         assert expected in text
     (record,) = (tmp_path / "runs" / "pretrain").glob("*/record.json")
-    assert f"{architecture}-50-" in str(record)
+    assert f"{architecture}-51-" in str(record), "16.25 of 32 tokens"
+    metrics = json.loads(record.read_text())["metrics"]
+    (line,) = (line for line in done.stderr.split("\n") if line.startswith(f"{architecture}-51-"))
+    assert line == (
+        f"{record.parent.name}: training loss {metrics['train_loss']:.3f} nats, validation perplexity "
+        f"{metrics['eval_perplexity']:.1f} over all corrupted tokens, {metrics['eval_perplexity_masked']:.1f} at "
+        f"[MASK]s (unigram {metrics['unigram_perplexity_masked']:.1f}); record: {record}"
+    ), "the terminal says what came out"
 
 
 FINETUNING = {

@@ -77,6 +77,7 @@ from threeml_core.reporting.tables import (
     parameter_table,
     perplexity_table,
     plateau_statement,
+    result_line,
     speed_table,
 )
 
@@ -134,6 +135,7 @@ __all__ = [
     "printed_against_computed",
     "protocol_table",
     "recipe_table",
+    "result_line",
     "resource_table",
     "runs_table",
     "sample_table",

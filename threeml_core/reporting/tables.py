@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from threeml_core.config import (
@@ -157,6 +158,16 @@ def plateau_statement(metrics: Mapping[str, float]) -> str:
     return (
         f"The model has left the unigram plateau: at masked positions its perplexity is {model:.1f}, the unigram's "
         f"{unigram:.1f} ({change:+.0%})."
+    )
+
+
+def result_line(record: RunRecord, runs_dir: str | Path) -> str:
+    """A pre-training in one line: loss, perplexity, and where the record lies."""
+    m = record.metrics
+    return (
+        f"{record.run_id}: training loss {m['train_loss']:.3f} nats, validation perplexity {m['eval_perplexity']:.1f} "
+        f"over all corrupted tokens, {m['eval_perplexity_masked']:.1f} at [MASK]s (unigram "
+        f"{m['unigram_perplexity_masked']:.1f}); record: {runs_dir}/{record.stage}/{record.run_id}/record.json"
     )
 
 
