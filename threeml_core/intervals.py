@@ -28,23 +28,48 @@ class Interval:
     seeds: int
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95, error: float = 0.0) -> Interval:
-    """Mean and interval of independent values, one a seed.
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A mean with what its intervals are made of.
 
-    Source: Student's t over the seeds; an error of measurement is added after Banerjee, "On confidence interval for
-    two-means problem" (1961): each part with its own quantile, the halves in quadrature, which covers at least `level`.
-
-    Args:
-        values: one a seed.
-        level: of the interval.
-        error: standard error of measurement that all values share, so that more seeds do not make it smaller.
+    Attributes:
+        mean: of the values.
+        error: its standard error by the spread over seeds; None: one seed, no interval.
+        freedom: degrees of freedom of `error`.
+        shared: standard error of measurement that all values share, so that more seeds do not make it smaller.
+        seeds: how many values there are.
     """
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Interval(mean, None, None, len(values))
-    of_seeds = _t(level, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    half = math.hypot(of_seeds, float(special.ndtri((1 + level) / 2)) * error)
-    return Interval(mean, mean - half, mean + half, len(values))
+
+    mean: float
+    error: float | None
+    freedom: int
+    shared: float
+    seeds: int
+
+    def interval(self, level: float = 0.95) -> Interval:
+        """Student's t over the seeds; an error of measurement is added.
+
+        Source: Banerjee, "On confidence interval for two-means problem" (1961): each part with its own quantile, the
+        halves in quadrature, which covers at least `level`.
+        """
+        if self.error is None:
+            return Interval(self.mean, None, None, self.seeds)
+        half = _t(level, self.freedom) * self.error
+        if self.shared:
+            half = math.hypot(half, float(special.ndtri((1 + level) / 2)) * self.shared)
+        return Interval(self.mean, self.mean - half, self.mean + half, self.seeds)
+
+
+def mean_estimate(values: Sequence[float], shared: float = 0.0) -> Estimate:
+    """Of independent values, one a seed, with a standard error of measurement that they share."""
+    seeds = len(values)
+    error = statistics.stdev(values) / math.sqrt(seeds) if seeds > 1 else None
+    return Estimate(statistics.fmean(values), error, seeds - 1, shared, seeds)
+
+
+def mean_interval(values: Sequence[float], level: float = 0.95, shared: float = 0.0) -> Interval:
+    """Mean and interval of independent values, one a seed; see `Estimate`."""
+    return mean_estimate(values, shared).interval(level)
 
 
 def ratio_interval(values: Sequence[float], level: float = 0.95) -> Interval:
@@ -115,7 +140,7 @@ def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread | None:
     return Spread(math.sqrt(squares / freedom), freedom)
 
 
-def pooled_interval(differences: Sequence[float], spread: Spread, level: float = 0.95) -> Interval:
+def pooled_estimate(differences: Sequence[float], spread: Spread) -> Estimate:
     """Of the mean difference of two models, with the deviation of a pooled spread instead of these few seeds' own.
 
     The two models' seeds are taken as independent; if those of a pair go up and down together, as the order of the text
@@ -124,11 +149,9 @@ def pooled_interval(differences: Sequence[float], spread: Spread, level: float =
     Args:
         differences: of two models, one a seed.
         spread: of one model's values over seeds.
-        level: of the interval.
     """
-    mean = statistics.fmean(differences)
-    half = _t(level, spread.freedom) * spread.deviation * math.sqrt(2 / len(differences))
-    return Interval(mean, mean - half, mean + half, len(differences))
+    error = spread.deviation * math.sqrt(2 / len(differences))
+    return Estimate(statistics.fmean(differences), error, spread.freedom, 0.0, len(differences))
 
 
 def detectable_difference(deviation: float, seeds: int, level: float = 0.95, power: float = 0.8) -> float:

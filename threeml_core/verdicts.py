@@ -12,11 +12,12 @@ is in doubt: it then differs by noise alone.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Sequence
 
-from threeml_core.intervals import Interval, Spread, detectable_difference, mean_interval, pooled_interval
+from threeml_core.intervals import Estimate, Interval, Spread, detectable_difference, mean_estimate, pooled_estimate
 
 SUPPORTED, CONTRADICTED, UNDECIDED, NOT_RUN = "supported", "contradicted", "undecided", "not run"
 
@@ -52,21 +53,22 @@ class Finding:
     spread: Spread | None = None
     pooled: bool = False
 
+    @functools.cached_property
+    def _estimate(self) -> Estimate:
+        """What judges."""
+        if self.pooled and self.spread and len(self.values) > 1:
+            return pooled_estimate(self.values, self.spread)
+        return mean_estimate(self.values, self.error)
+
     @property
     def interval(self) -> Interval | None:
         """Of the values, as it is judged; None: not run."""
-        return self.interval_at(0.95) if self.values else None
-
-    def interval_at(self, level: float) -> Interval:
-        """Of the values, as it is judged."""
-        if self.pooled and self.spread and len(self.values) > 1:
-            return pooled_interval(self.values, self.spread, level)
-        return mean_interval(self.values, level, self.error)
+        return self._estimate.interval() if self.values else None
 
     @property
     def by_pool(self) -> Interval | None:
         """With the pooled spread; None: there is none."""
-        return pooled_interval(self.values, self.spread) if self.spread and self.values else None
+        return pooled_estimate(self.values, self.spread).interval() if self.spread and self.values else None
 
     @property
     def detectable(self) -> float | None:
@@ -86,7 +88,7 @@ class Finding:
         """See the module's rule."""
         if not self.values:
             return UNDECIDED if self.doubt else NOT_RUN
-        found = self.interval_at(level)
+        found = self._estimate.interval(level)
         if self.doubt or found.low is None or found.high is None:
             return UNDECIDED
         if self.low < found.low and found.high < self.high:
@@ -98,7 +100,7 @@ class Finding:
         """At 95%."""
         return self.judge()
 
-    @property
+    @functools.cached_property
     def p_value(self) -> float:
         """The smallest 1 - level at which there is a verdict; 1: at none."""
         low, high = 0.0, 1.0

@@ -16,7 +16,7 @@ from threeml_core.intervals import (
     detectable_difference,
     difference_interval,
     mean_interval,
-    pooled_interval,
+    pooled_estimate,
     pooled_spread,
     ratio_interval,
 )
@@ -53,7 +53,7 @@ def test_an_interval_with_an_error_of_measurement_holds_the_truth_at_least_as_of
 
     def draw(rng: np.random.Generator, known: float) -> Interval:
         shared = rng.normal(0, error)
-        return mean_interval((rng.normal(1, 1, seeds) + shared).tolist(), error=known)
+        return mean_interval((rng.normal(1, 1, seeds) + shared).tolist(), shared=known)
 
     assert coverage(lambda rng: draw(rng, error), 1) > 0.945
     if error > 1:
@@ -77,7 +77,7 @@ def test_a_pooled_interval_holds_the_truth(models: int, seeds: int) -> None:
     def draw(rng: np.random.Generator) -> Interval:
         values = rng.normal(0, 3, (models, seeds)) + np.arange(models)[:, None]
         spread = pooled_spread(values.tolist())
-        return pooled_interval((values[1] - values[0]).tolist(), spread)
+        return pooled_estimate((values[1] - values[0]).tolist(), spread).interval()
 
     assert 0.93 < coverage(draw, 1, 2500) < 0.97
 
@@ -105,7 +105,7 @@ def test_a_pooled_spread_sums_squares_and_degrees_of_freedom() -> None:
     spread = pooled_spread([[1.0, 3.0], [0.0, 2.0, 4.0], [9.0], []])
     assert spread == Spread(pytest.approx(math.sqrt(10 / 3)), 3)
     assert pooled_spread([[1.0], []]) is None
-    found = pooled_interval([1.0, 3.0], Spread(0.5, 26))
+    found = pooled_estimate([1.0, 3.0], Spread(0.5, 26)).interval()
     assert found.mean == 2 and found.high - 2 == pytest.approx(2.055529 * 0.5, rel=1e-6), "t(0.975, 26)"
 
 

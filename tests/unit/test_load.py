@@ -19,7 +19,7 @@ import pytest
 from tests.audit import audited
 from tests.study_records import finetuned, pretrained
 from threeml_core import claims as judged
-from threeml_core import reporting, study
+from threeml_core import information_findings, reporting, study
 from threeml_core.config import make_config
 from threeml_core.files import fingerprint
 from threeml_core.information import LayerInformation
@@ -182,14 +182,14 @@ def test_every_run_of_a_fine_tuning(records: list[RunRecord]) -> None:
 def test_mutual_information_of_ten_thousand_runs(seeds: list[RunRecord], monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim of Figure 4 pairs them without looking at every pair."""
     looked = 0
-    layer = judged._layer
+    layer = information_findings._layer
 
     def counted(record: RunRecord, number: int) -> LayerInformation | None:
         nonlocal looked
         looked += 1
         return layer(record, number)
 
-    monkeypatch.setattr(judged, "_layer", counted)
+    monkeypatch.setattr(information_findings, "_layer", counted)
     values = {
         "plug_in": (0.5,),
         "corrected": (0.4,),
