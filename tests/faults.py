@@ -1312,6 +1312,24 @@ FAULTS = [
         "tests/unit/test_pretrain.py::test_two_processes_do_not_write_the_same_run",
     ),
     Fault(
+        "the folder of a run removed while it runs, and the run begun anew by another process",
+        "one line: the first process stops at its next metrics",
+        "the other's run; no record tells the sizes of files that still grow",
+        "tests/unit/test_pretrain.py::test_a_folder_removed_under_a_run[True]",
+    ),
+    Fault(
+        "a pre-training under papermill that fails",
+        "the one line stands last in the terminal, behind papermill's own traceback, and alone in the notebook",
+        "the states",
+        "tests/notebooks/test_notebooks.py::test_a_run_that_fails_ends_with_one_line",
+    ),
+    Fault(
+        "a model called with an argument that means nothing to it, such as `label` or `position_ids`",
+        "one line with its name and the arguments there are",
+        "nothing is passed over",
+        "tests/unit/test_models.py::test_an_argument_that_means_nothing_is_refused",
+    ),
+    Fault(
         "records of an older version of the package",
         "they are passed over; damaged ones are named in one line",
         "the old files",

@@ -318,20 +318,23 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     folder = run_folder(config.runs_dir, STAGE, name)
     if config.num_processes > 1 and processes.count == 1:
         return _pretrain_with_torchrun(config, folder, log)
-    lock = exclusive(folder / ".lock", f"run {name}") if processes.is_first else contextlib.nullcontext()
-    with lock, processes.joined(device):
-        if not processes.first_says((folder / "record.json").exists()):
-            try:
-                _run(config, data, device, processes, identity, environment, folder, log)
-            except DivergedError as error:
-                if processes.is_first:  # what diverges would do so again
-                    record_failure(config, name, str(error), identity)
-                raise
-            processes.wait()
-            return read_record(folder)
-        record = _finished(folder)
-        log(f"run {name} is finished; its record is read")
-        return record
+    finished = (folder / "record.json").exists()
+    if not finished or processes.count > 1:  # nothing changes in a finished run, so any number may read it at once
+        lock = exclusive(folder / ".lock", f"run {name}") if processes.is_first else contextlib.nullcontext()
+        with lock, processes.joined(device):
+            finished = processes.first_says((folder / "record.json").exists())
+            if not finished:
+                try:
+                    _run(config, data, device, processes, identity, environment, folder, log)
+                except DivergedError as error:
+                    if processes.is_first:  # what diverges would do so again
+                        record_failure(config, name, str(error), identity)
+                    raise
+                processes.wait()
+                return read_record(folder)
+    record = _finished(folder)
+    log(f"run {name} is finished; its record is read")
+    return record
 
 
 def record_failure(config: StudyConfig, name: str, failure: str, identity: dict[str, Any] | None = None) -> RunRecord:
@@ -533,7 +536,15 @@ def _write_nothing(step: int, values: dict[str, float]) -> None:
 
 @contextlib.contextmanager
 def _metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Callable[[int, dict[str, float]], None]]:
-    """Append lines to metrics.jsonl (and TensorBoard); lines after step `done`, of a killed run, are dropped."""
+    """Append lines to metrics.jsonl (and TensorBoard); lines after step `done`, of a killed run, are dropped.
+
+    The run's lock keeps others from the file, and a finished run's is never opened for writing. Only who removes the
+    folder of a run at work removes the lock too; then the run that is there now goes on, and this one stops, as its
+    record would tell the size of the other's file.
+
+    Raises:
+        TrainingError: metrics.jsonl is no longer the one that was opened.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "metrics.jsonl"
     kept = [line for line in read_metrics(path) if line["step"] <= done]
@@ -549,6 +560,11 @@ def _metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Call
     with path.open("a", encoding="utf-8") as handle:
 
         def write(step: int, values: dict[str, float]) -> None:
+            if not (path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat())):
+                raise TrainingError(
+                    f"{folder} was removed or begun anew while this process wrote to it, so it stops at step {step}; "
+                    "when no other process is at this run, the same command does it again"
+                )
             with explain_full_disk(path):
                 handle.write(json_text({"step": step, **values}) + "\n")
                 handle.flush()

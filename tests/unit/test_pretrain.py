@@ -448,13 +448,39 @@ def test_damaged_run(damage: str, own_runs: dict) -> None:
         pretrain(config, quiet)
 
 
-def test_two_processes_do_not_write_the_same_run(own_runs: dict) -> None:
+def test_two_processes_do_not_write_the_same_run(own_runs: dict, tmp_path: Path) -> None:
     from threeml_core.files import exclusive
 
     config = make_config(own_runs)
-    folder = pretrain(config, quiet).folder(config.runs_dir)
+    folder = tmp_path / "pretrain" / pretrain_run_id(config, prepare_data(config), CPU)
     with exclusive(folder / ".lock", "x"), pytest.raises(StudyError, match="is being written by another process"):
         pretrain(config, quiet)
+    assert not (folder / "record.json").exists()
+    record = pretrain(config, quiet)
+    with exclusive(folder / ".lock", "x"):
+        assert pretrain(config, quiet) == record, "a finished run may be read by any number of processes at once"
+
+
+@pytest.mark.parametrize("begun_anew", [True, False])
+def test_a_folder_removed_under_a_run(begun_anew: bool, own_runs: dict) -> None:
+    """Its lock goes with it, so another process may begin it anew: the first leaves no record of the other's files."""
+    folders: list[Path] = []
+
+    def log(line: str) -> None:
+        if line.startswith("step 5/20"):
+            (folder,) = Path(own_runs["runs_dir"]).glob("pretrain/*")
+            shutil.rmtree(folder)
+            folders.append(folder)
+            if begun_anew:
+                folder.mkdir()
+                (folder / "metrics.jsonl").write_text('{"step": 5, "train_loss": 1.0}\n')
+
+    with pytest.raises(TrainingError, match="was removed or begun anew .* stops at step 10;") as caught:
+        pretrain(make_config(own_runs), log)
+    (folder,) = folders
+    assert "\n" not in str(caught.value) and not (folder / "record.json").exists()
+    assert (folder / "metrics.jsonl").exists() == begun_anew
+    assert pretrain(make_config(own_runs), quiet).metrics["train_loss"] > 0
 
 
 def test_disk_full_while_saving_keeps_the_previous_state(own_runs: dict, tmp_path: Path) -> None:
