@@ -18,9 +18,17 @@ import numpy as np
 
 from threeml_core.config import StudyConfig, parse_grid
 from threeml_core.files import exclusive
-from threeml_core.metrics import Comparison, Splits, bootstrap_median, chance_level, compare, macro_average
+from threeml_core.metrics import Comparison, Splits, chance_level, compare, macro_average, score_interval
 from threeml_core.predictions import load_predictions
-from threeml_core.results import RunRecord, describe_environment, read_record, run_folder, run_id, write_record
+from threeml_core.results import (
+    RunRecord,
+    describe_environment,
+    load_records,
+    read_record,
+    run_folder,
+    run_id,
+    write_record,
+)
 from threeml_core.tasks import Task, select_tasks, tasks_of_source
 
 STAGE = "finetune"
@@ -107,11 +115,12 @@ class TaskResult:
         best: the best run of each seed that has one.
         metrics: median over the best runs, for each metric.
         score: mean of `metrics`; None if no run ended.
-        low: lower end of the 95% bootstrap interval of the score (seeds and validation examples resampled).
+        low: lower end of the 95% interval of the mean over seeds, see `score_interval`.
         high: upper end.
         chance: score of the best constant answer.
         examples: tag of a validation split -> its size.
         baseline: record of the bag of words (`threeml_core.baselines`).
+        is_older: is the interval an older record's, of resampled seeds? With few seeds it is too narrow.
     """
 
     task: Task
@@ -124,6 +133,7 @@ class TaskResult:
     chance: float | None
     examples: Mapping[str, int]
     baseline: RunRecord
+    is_older: bool = False
 
     @property
     def title(self) -> str:
@@ -166,8 +176,8 @@ def task_result(
 ) -> TaskResult:
     """Apply the protocol to the records of a task: best of the grid for each seed, median over seeds.
 
-    The score is the mean of the metrics' medians, so a printed row gives its own average; the interval is a
-    bootstrap over seeds and validation examples, which the paper does not have.
+    The score is the mean of the metrics' medians, so a printed row gives its own average; the interval, which the paper
+    does not have, is of the mean over seeds, see `score_interval`.
 
     Args:
         task: the task.
@@ -183,12 +193,13 @@ def task_result(
 
     def measure() -> dict[str, Any]:
         splits = answers_of(task, best, runs_dir)
-        low, high = bootstrap_median(task, splits, resamples)
+        low, high = score_interval(task, splits, resamples)
         examples = {tag: len(labels) for tag, (labels, _) in splits[0].items()}
         return {"low": low, "high": high, "chance": chance_level(task, splits[0]), "examples": examples}
 
     names = [record.run_id for record in best]
-    of = _bootstrapped({"task": task.name, "runs": names, "resamples": resamples}, best[0], runs_dir, measure)
+    identity = {"task": task.name, "runs": names, "resamples": resamples}
+    of, is_older = _bootstrapped(identity, best[0], runs_dir, measure)
     return TaskResult(
         task,
         tuple(records),
@@ -200,6 +211,7 @@ def task_result(
         of["chance"],
         of["examples"],
         baseline,
+        is_older and len(best) > 1,
     )
 
 
@@ -211,7 +223,9 @@ def answers_of(task: Task, records: Sequence[RunRecord], runs_dir: str | Path) -
 def compare_results(
     first: TaskResult, second: TaskResult, runs_dir: str | Path, resamples: int = 2000
 ) -> Comparison | None:
-    """Paired bootstrap of the best runs of two models on one task; None: one of them has no result.
+    """The best runs of two models on one task, see `compare`; None: one of them has no result.
+
+    An older record's p-value, of resampled seeds, is passed over: with few seeds it is too small.
 
     Args:
         first: of one model.
@@ -232,13 +246,16 @@ def compare_results(
         return dataclasses.asdict(compare(task, answers[0], answers[1], resamples))
 
     identity = {"task": task.name, **sides, "resamples": resamples}
-    return Comparison(**_bootstrapped(identity, first.best[0], runs_dir, measure))
+    of, is_older = _bootstrapped(identity, first.best[0], runs_dir, measure)
+    return Comparison(**{**of, "p_value": None} if is_older else of)
 
 
 def _bootstrapped(
     identity: dict[str, Any], run: RunRecord, runs_dir: str | Path, measure: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], bool]:
     """What a bootstrap gave: from its record, which needs no predictions, else measured and recorded.
+
+    The second value tells whether the record is older than `_METHOD`: then seeds were resampled as well as examples.
 
     Args:
         identity: the runs it looks at, and how.
@@ -246,11 +263,15 @@ def _bootstrapped(
         runs_dir: folder of all runs.
         measure: gives the metrics.
     """
+    older = identity
+    identity = {**identity, "method": _METHOD}
     name = run_id(f"{identity['task']}-bootstrap", identity)
     folder = run_folder(runs_dir, "bootstrap", name)
     with exclusive(folder / ".lock", f"run {name}", wait=True):
         if (folder / "record.json").exists():
-            return read_record(folder).metrics
+            return read_record(folder).metrics, False
+        if same := [record for record in load_records(runs_dir, "bootstrap") if record.identity == older]:
+            return same[-1].metrics, True
         record = RunRecord(
             stage="bootstrap",
             run_id=name,
@@ -265,7 +286,10 @@ def _bootstrapped(
             files={},
         )
         write_record(record, runs_dir)
-        return record.metrics
+        return record.metrics, False
+
+
+_METHOD = "spread over seeds, bootstrap of examples"
 
 
 @dataclasses.dataclass(frozen=True)

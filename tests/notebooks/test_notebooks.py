@@ -164,7 +164,7 @@ def test_finetune_notebook(small_arguments: list[str], tmp_path: Path) -> None:
     for expected in (
         "Diagnostic tasks of this project; they are not GLUE",
         "random (3ML_self-40%)",
-        "Paired bootstrap",
+        "Difference of the mean scores over seeds",
         "a line for the best run of each seed",
         "Failed and collapsed runs",
         "train 64 (subset)",

@@ -124,18 +124,69 @@ def test_interval_of_an_accuracy_is_binomial() -> None:
     """One run of 400 examples, 80% right: the bootstrap gives the normal approximation's interval."""
     labels = np.zeros(400, int)
     predictions = np.array([0] * 320 + [1] * 80)
-    low, high = metrics.bootstrap_median(GLUE_TASKS["sst2"], [{"": (labels, predictions)}], 4000)
+    low, high = metrics.score_interval(GLUE_TASKS["sst2"], [{"": (labels, predictions)}], 4000)
     half = 1.96 * (0.8 * 0.2 / 400) ** 0.5
     assert (low, high) == (pytest.approx(0.8 - half, abs=0.006), pytest.approx(0.8 + half, abs=0.006))
-    assert (low, high) == metrics.bootstrap_median(GLUE_TASKS["sst2"], [{"": (labels, predictions)}], 4000)
+    assert (low, high) == metrics.score_interval(GLUE_TASKS["sst2"], [{"": (labels, predictions)}], 4000)
 
 
 def test_interval_holds_the_seeds_as_well() -> None:
-    """Three seeds on many examples: the interval is as wide as the seeds are apart."""
+    """Three seeds on many examples: Student's interval of 0.9, 0.8, 0.7; scores end at 1."""
     labels = np.zeros(20_000, int)
-    runs = [{"": (labels, (np.arange(20_000) < wrong).astype(int))} for wrong in (2000, 4000, 6000)]
-    low, high = metrics.bootstrap_median(GLUE_TASKS["sst2"], runs, 300)
-    assert low == pytest.approx(0.7, abs=0.01) and high == pytest.approx(0.9, abs=0.01)
+
+    def interval(*wrong: int) -> tuple[float, float]:
+        runs = [{"": (labels, (np.arange(20_000) < count).astype(int))} for count in wrong]
+        return metrics.score_interval(GLUE_TASKS["sst2"], runs, 300)
+
+    assert interval(2000, 4000, 6000) == pytest.approx((0.8 - 4.302653 * 0.1 / 3**0.5, 1.0), abs=0.002)
+    assert interval(3000, 4000, 5000) == pytest.approx(
+        (0.8 - 4.302653 * 0.05 / 3**0.5, 0.8 + 4.302653 * 0.05 / 3**0.5), abs=0.002
+    )
+    assert interval(2000, 6000) == pytest.approx((0.8, 0.8), abs=0.01), "with two seeds: of the examples alone"
+
+
+def models(rng: np.random.Generator, seeds: tuple[int, ...], of_seed: float, of_model: float) -> list[list[dict]]:
+    """Models of the same ability: examples are easy or hard, for all, for a model, for a run; seeds shift a run."""
+    size = 60
+    labels, ease = rng.integers(0, 2, size), rng.normal(0.8, 1, size)
+    found = []
+    for count in seeds:
+        own = ease + rng.normal(0, of_model, size)
+        right = [own + rng.normal(0, of_seed) + rng.normal(0, 0.3, size) > 0 for _ in range(count)]
+        found.append([{"": (labels, np.where(of, labels, 1 - labels))} for of in right])
+    return found
+
+
+@pytest.mark.parametrize(("seeds", "of_seed", "of_model"), [((3, 3), 0.1, 0.5), ((5, 5), 0.4, 0.5), ((3, 3), 0.4, 0.0)])
+def test_equal_models_seldom_differ(seeds: tuple[int, int], of_seed: float, of_model: float) -> None:
+    """With 3 and 5 seeds a side, be it seeds or examples that vary: p < .05 in 3 to 7%, and so does the interval."""
+    studies = 1500
+    pairs = (models(np.random.default_rng(i), seeds, of_seed, of_model) for i in range(studies))
+    found = [metrics.compare(GLUE_TASKS["sst2"], *pair, resamples=60) for pair in pairs]
+    assert 0.03 < np.mean([of.p_value < 0.05 for of in found]) < 0.07
+    assert 0.93 < np.mean([of.low <= 0 <= of.high for of in found]) < 0.97
+
+
+@pytest.mark.parametrize(("seeds", "of_seed"), [(3, 0.1), (5, 0.2)])
+def test_an_interval_of_a_score_holds_the_truth(seeds: int, of_seed: float) -> None:
+    """What all seeds and examples together would give: Φ(0.8/σ), as all that varies is normal."""
+    truth = stats.norm.cdf(0.8 / (1 + of_seed**2 + 0.3**2 + 0.5**2) ** 0.5)
+    found = []
+    for i in range(1500):
+        (runs,) = models(np.random.default_rng(i), (seeds,), of_seed, 0.5)
+        found.append(metrics.score_interval(GLUE_TASKS["sst2"], runs, 60))
+    assert 0.93 < np.mean([low <= truth <= high for low, high in found]) < 0.97
+
+
+@pytest.mark.parametrize("seeds", [(1, 1), (1, 5), (2, 3)])
+def test_few_seeds_give_no_p_value(seeds: tuple[int, int]) -> None:
+    """Equal models whose seeds differ: their examples alone would often say that they are not."""
+    found = [
+        metrics.compare(GLUE_TASKS["sst2"], *models(np.random.default_rng(i), seeds, 0.6, 0.0), resamples=100)
+        for i in range(40)
+    ]
+    assert {of.p_value for of in found} == {None}
+    assert np.mean([not of.low <= 0 <= of.high for of in found]) > 0.1, "so the interval is named: examples alone"
 
 
 def test_paired_comparison() -> None:
@@ -144,13 +195,13 @@ def test_paired_comparison() -> None:
     good = [{"": (labels, np.where(rng.random(500) < 0.85, labels, 1 - labels))} for _ in range(3)]
     bad = [{"": (labels, np.where(rng.random(500) < 0.6, labels, 1 - labels))} for _ in range(3)]
     found = metrics.compare(GLUE_TASKS["sst2"], good, bad)
-    expected = np.median([np.mean(run[""][0] == run[""][1]) for run in good])
-    expected -= np.median([np.mean(run[""][0] == run[""][1]) for run in bad])
+    expected = np.mean([np.mean(run[""][0] == run[""][1]) for run in good])
+    expected -= np.mean([np.mean(run[""][0] == run[""][1]) for run in bad])
     assert found.difference == pytest.approx(expected)
-    assert found.low < expected < found.high and found.low > 0 and found.p_value <= 0.002
+    assert found.low < expected < found.high and found.low > 0 and found.p_value <= 0.01
     turned = metrics.compare(GLUE_TASKS["sst2"], bad, good)
     assert turned.difference == pytest.approx(-expected) and turned.high < 0
-    same = metrics.compare(GLUE_TASKS["sst2"], good[:1], good[:1])
+    same = metrics.compare(GLUE_TASKS["sst2"], good[:1] * 3, good[:1] * 3)
     assert (same.difference, same.low, same.high, same.p_value) == (0, 0, 0, 1)
 
 

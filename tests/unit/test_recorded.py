@@ -22,7 +22,7 @@ from threeml_core.pretrain import pretrain
 from threeml_core.protocol import compare_results
 from threeml_core.reporting import comparison_of_models, corruption_note, protocol_table
 from threeml_core.reporting.commands import finetune_command, pretrain_command
-from threeml_core.results import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record
+from threeml_core.results import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record, write_record
 from threeml_core.study import study_runs
 
 
@@ -68,6 +68,19 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:  # noqa: F8
     assert repr(comparison_of_models(found[0], found[1:], recorded.runs_dir)) == pairs
     assert compare_results(found[0].results[0], found[1].results[0], there) == difference
     assert mutual_information(recorded) == measured
+    as_before = [record for record in everything(there) if record.stage == "bootstrap"]
+    for record in as_before:  # without a method, under another name, as records of an older schema are
+        identity = {name: value for name, value in record.identity.items() if name != "method"}
+        older = dataclasses.replace(
+            record, run_id=f"{record.data['task']}-bootstrap-{record.run_id[-9:]}x", identity=identity
+        )
+        shutil.rmtree(record.folder(there))
+        write_record(older, there)
+    again = compare_results(found[0].results[0], found[1].results[0], there)
+    assert again == dataclasses.replace(difference, p_value=None), "its p-value is not trusted"
+    assert [repr(protocol_table(model)) for model in finetune_study(recorded)] == tables, (
+        "with one seed nothing changes"
+    )
     for of in (
         conduct(recorded, ["Table 1", "Figure 3"], no_line),
         finished_outcomes(recorded, ["Table 1", "Figure 3"]),

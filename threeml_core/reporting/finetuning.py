@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from threeml_core.config import FINETUNE_PARAMETERS, GRID_PARAMETERS, StudyConfig
-from threeml_core.metrics import weighted_accuracy
+from threeml_core.metrics import FEWEST_SEEDS, weighted_accuracy
 from threeml_core.paper import printed_values
 from threeml_core.protocol import GlueStudy, TaskResult, compare_results, planned_tasks, runs_of, start_of
 from threeml_core.reporting.tables import MISSING, NOT_RUN, Table, parameter_table
@@ -113,7 +113,9 @@ def protocol_table(study: GlueStudy) -> Table:
         scores = result.seed_scores
         interval = MISSING
         if result.low is not None and result.high is not None:
-            interval = f"{100 * result.low:.1f} to {100 * result.high:.1f}"
+            few = " (examples alone)" if len(scores) < FEWEST_SEEDS else ""
+            kind = " (seeds resampled)" if result.is_older else few
+            interval = f"{100 * result.low:.1f} to {100 * result.high:.1f}{kind}"
         rows.append(
             {
                 "Task": result.title,
@@ -129,13 +131,19 @@ def protocol_table(study: GlueStudy) -> Table:
                 "Collapsed": f"{len(result.collapsed)}",
             }
         )
-    return Table(rows, f"{study.name}: the protocol, task by task")
+    return Table(
+        rows,
+        f"{study.name}: the protocol, task by task. Intervals: of the mean over seeds, for other seeds and examples; "
+        f"with fewer than {FEWEST_SEEDS} seeds for other examples alone",
+    )
 
 
 def _verdict(result: TaskResult) -> str:
     """Above, below or not distinguishable from the best constant answer, by the 95% interval."""
     if result.low is None or result.high is None or result.chance is None:
         return "no result"
+    if result.is_older:
+        return "undecided: resampled seeds, an interval that is too narrow"
     if result.low > result.chance:
         return "above a constant answer"
     return "below a constant answer" if result.high < result.chance else "undecided"
@@ -189,7 +197,7 @@ def ablation_table(study: GlueStudy) -> Table:
 
 
 def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy], runs_dir: str) -> Table:
-    """Paired bootstrap of one study against others on their predictions, task by task."""
+    """One study against others on their predictions, task by task, with a verdict where there are seeds for it."""
     rows = []
     for second in others:
         results = {result.task.name: result for result in second.results}
@@ -201,17 +209,24 @@ def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy], runs_dir
             if found is None:
                 rows.append({**row, "Better": NOT_RUN if other is None else "no result"})
                 continue
-            better = first.name if found.difference > 0 else second.name
-            row |= {
-                "Difference": f"{100 * found.difference:+.1f}",
-                "95% interval": f"{100 * found.low:+.1f} to {100 * found.high:+.1f}",
-                "p": f"{found.p_value:.3f}",
-                "Better": "undecided" if found.low <= 0 <= found.high else better,
-            }
+            row["Difference"] = f"{100 * found.difference:+.1f}"
+            row["95% interval"] = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+            if found.p_value is None:
+                seeds = min(len(result.best), len(other.best)) if other else 0
+                few = "one seed" if seeds == 1 else f"{seeds} seeds"
+                why = few if seeds < FEWEST_SEEDS else "resampled seeds"
+                row |= {"p": MISSING, "Better": f"{why}: no p-value"}
+            else:
+                better = first.name if found.difference > 0 else second.name
+                row |= {"p": f"{found.p_value:.3f}", "Better": better if found.p_value < 0.05 else "undecided"}
             rows.append(row)
     if not rows:
         rows = [{"Model": first.name, "Other model": "not run: set random_baseline=True"}]
-    return Table(rows, "Paired bootstrap over seeds and validation examples")
+    return Table(
+        rows,
+        "Difference of the mean scores over seeds, for other seeds and examples; with fewer than "
+        f"{FEWEST_SEEDS} seeds a side for other examples alone",
+    )
 
 
 def failed_table(studies: Sequence[GlueStudy]) -> Table:
