@@ -1258,6 +1258,24 @@ FAULTS = [
         "tests/unit/test_pretrain.py::test_json_holds_no_number_that_other_readers_refuse",
     ),
     Fault(
+        "mutual information from so few states that its bias cannot be taken out (under 5 for each cell in use)",
+        "the values, marked as from too few states, and no verdict",
+        "the record",
+        "tests/unit/test_information.py::test_what_gives_no_verdict",
+    ),
+    Fault(
+        "two models compared with one or two fine-tuning seeds a side",
+        "the difference and its interval over examples alone; no p-value, and the table says why",
+        "the record",
+        "tests/unit/test_metrics.py::test_few_seeds_give_no_p_value",
+    ),
+    Fault(
+        "a report made from records of before the bias study was recorded",
+        "one sentence in its place; the page is made",
+        "the records",
+        "tests/unit/test_information.py::test_records_without_a_bias_study_say_so",
+    ),
+    Fault(
         "a run that ends on the unigram plateau",
         "a warning with both perplexities and what to try",
         "the run; its record says so",

@@ -509,8 +509,9 @@ def _train(
                         raise DivergedError(_diverged("validation", step, last["eval_loss"], uniform))
                     write(step, last)
                     log(
-                        f"step {step}: validation perplexity {last['eval_perplexity']:.1f}, at masked positions "
-                        f"{last['eval_perplexity_masked']:.1f} (unigram {last['unigram_perplexity_masked']:.1f})"
+                        f"step {step}: validation perplexity over all corrupted {last['eval_perplexity']:.1f}, "
+                        f"at masked positions {last['eval_perplexity_masked']:.1f} "
+                        f"(unigram {last['unigram_perplexity_masked']:.1f})"
                     )
             if saving:
                 save()
@@ -604,7 +605,7 @@ class _Progress:
         if self._bar is not None:
             self._bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=f"{rate:.0f}")
         else:
-            log(f"step {step}/{max_steps}: loss {loss:.3f}, {rate:.0f} tokens/s")
+            log(f"step {step}/{max_steps}: loss over all corrupted {loss:.3f}, {rate:.0f} tokens/s")
 
 
 def _flops(config: StudyConfig, vocab: int) -> dict[str, float]:

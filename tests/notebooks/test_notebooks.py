@@ -137,7 +137,8 @@ def test_pretrain_notebook(architecture: str, small_arguments: list[str], tmp_pa
     (line,) = (line for line in done.stderr.split("\n") if line.startswith(f"{architecture}-51-"))
     assert line == (
         f"{record.parent.name}: training loss {metrics['train_loss']:.3f} nats, validation perplexity "
-        f"{metrics['eval_perplexity']:.1f} over all corrupted tokens, {metrics['eval_perplexity_masked']:.1f} at "
+        f"{metrics['eval_perplexity']:.1f} (both over all corrupted tokens), "
+        f"{metrics['eval_perplexity_masked']:.1f} at "
         f"[MASK]s (unigram {metrics['unigram_perplexity_masked']:.1f}); record: {record}"
     ), "the terminal says what came out"
 

@@ -248,7 +248,7 @@ def perplexity_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> T
         }
         for kind in KINDS:
             row[kind.capitalize()] = measured_perplexity(outcome.metric(f"eval_perplexity_{kind}").values())
-        row["Unigram, masked"] = measured_perplexity(outcome.metric("unigram_perplexity_masked").values())
+        row["Unigram, masked"] = measured_perplexity([*outcome.metric("unigram_perplexity_masked").values()][:1])
         loss = "eval_loss"
         against = _difference(outcome.metric(loss), vanilla.metric(loss), 3) if vanilla else NOT_RUN
         row["Loss over all corrupted, against vanilla (nats)"] = MISSING if outcome is vanilla else against
@@ -588,7 +588,11 @@ def learned_table(outcomes: Sequence[Outcome], config: StudyConfig, finetuning: 
                 helps.append(outcome.run.model)
         row["Pre-training helps"] = ", ".join(helps) or ("undecided" if base else NOT_RUN)
         rows.append(row)
-    return Table(rows, "What pre-training brings, task by task: scores from each encoder, and without pre-training")
+    return Table(
+        rows,
+        "What pre-training brings, task by task: scores from each encoder, and without pre-training; each comparison "
+        "at 95% for itself, not corrected for their number",
+    )
 
 
 def untrained_table(outcomes: Sequence[Outcome], finetuning: Iterable[RunRecord]) -> Table:

@@ -132,15 +132,15 @@ def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str)
             right.plot(*zip(*valid, strict=True), label=label, marker=MARKERS[name], markersize=4, **look)
         unigram = record.metrics["unigram_perplexity_masked"]
         right.axhline(unigram, color=COLORS["reference"], linestyle="-.", label="unigram")
-        left.set(xlabel="updates", ylabel="training loss (nats)")
+        left.set(xlabel="updates", ylabel="training loss, all corrupted (nats)")
         right.set(xlabel="updates", ylabel="validation perplexity, masked")
         right.legend(fontsize=9)
     names = ", ".join(f"{NAMES[r.parameters['architecture']]} at {r.parameters['mask_rate']:.0%}" for r in runs)
     return Figure(
         figure,
-        f"Left: training loss over updates. Right: validation perplexity at masked positions, which ends at "
-        f"{record.metrics['eval_perplexity_masked']:.0f} for this run; the unigram perplexity of the same positions is "
-        f"{unigram:.0f}. Runs shown: {names}"
+        "Left: training loss over all corrupted tokens, by update. Right: validation perplexity at masked positions, "
+        f"which ends at {record.metrics['eval_perplexity_masked']:.0f} for this run; the unigram perplexity of the "
+        f"same positions is {unigram:.0f}. Runs shown: {names}"
         + (f"; {len(comparable) - len(runs):,} older ones are not." if len(runs) < len(comparable) else "."),
     )
 

@@ -107,7 +107,7 @@ def sample_table(records: Sequence[RunRecord]) -> Table:
             {
                 "Run": d["run"],
                 "Perplexity, masked": f"{d['perplexity_masked']:.1f}",
-                "Unigram": f"{d['unigram_perplexity_masked']:.1f}",
+                "Unigram, masked": f"{d['unigram_perplexity_masked']:.1f}",
                 "Corruption": f"{p['mask_rate']:.0%}, {p['mask_split']}",
                 "Text": f"{p['states_text']}, {blocks} blocks",
                 "Frequent tokens": f"{d['frequent_tokens']:,}",

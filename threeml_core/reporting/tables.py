@@ -166,7 +166,7 @@ def result_line(record: RunRecord, runs_dir: str | Path) -> str:
     m = record.metrics
     return (
         f"{record.run_id}: training loss {m['train_loss']:.3f} nats, validation perplexity {m['eval_perplexity']:.1f} "
-        f"over all corrupted tokens, {m['eval_perplexity_masked']:.1f} at [MASK]s (unigram "
+        f"(both over all corrupted tokens), {m['eval_perplexity_masked']:.1f} at [MASK]s (unigram "
         f"{m['unigram_perplexity_masked']:.1f}); record: {runs_dir}/{record.stage}/{record.run_id}/record.json"
     )
 
@@ -232,7 +232,7 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
                 "Split": p["mask_split"],
                 "Seed": f"{p['seed']}",
                 "Perplexity, masked": f"{m['eval_perplexity_masked']:.1f}",
-                "Perplexity, all": f"{m['eval_perplexity']:.1f}",
+                "Perplexity, all corrupted": f"{m['eval_perplexity']:.1f}",
                 "Speed-up in FLOPs": f"{r.flops['speedup_over_vanilla_15']:.2f}×" if r.flops else "not counted",
                 "Tokens/s": f"{r.timing['tokens_per_second']:,.0f}",
             }
