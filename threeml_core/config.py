@@ -506,7 +506,7 @@ class CorruptionCounts:
     def split(self) -> str:
         """Percent masked-replaced-unchanged."""
         parts = (self.masked, self.replaced, self.unchanged)
-        return "-".join(f"{float(100 * part / self.total):.4g}" for part in parts) if self.total else "0-0-0"
+        return "-".join(f"{float(100 * part / self.total):.3g}" for part in parts) if self.total else "0-0-0"
 
     def as_text(self) -> dict[str, str]:
         """For a record: exact numbers, such as `{"masked": "4", "replaced": "1/2", "unchanged": "1/2"}`."""
@@ -575,7 +575,8 @@ def executed_statement(parameters: Mapping[str, Any], executed: Mapping[str, Any
     counts = CorruptionCounts(int(executed["masked"]), *(Fraction(executed[kind]) for kind in KINDS[1:]))
     rate, split = (parameters[f"{'eval_' * evaluation}{name}"] for name in ("mask_rate", "mask_split"))
     n = parameters["sequence_length"]
-    same_split = counts.split == "-".join(f"{float(100 * share):.4g}" for share in _exact_shares(split))
+    parts = (counts.masked, counts.replaced, counts.unchanged)
+    same_split = all(part == share * counts.total for part, share in zip(parts, _exact_shares(split), strict=True))
     if same_split and counts.total / n == Fraction(str(rate)):
         return ""
     means = f"{counts.masked} [MASK]s, {float(counts.replaced):g} replaced, {float(counts.unchanged):g} unchanged"

@@ -57,6 +57,17 @@ def test_the_same_pages(again: Path) -> None:
             assert places[0] == pytest.approx(places[1], abs=_PIXELS), renew
 
 
+def test_every_page_says_what_fell() -> None:
+    """What an audit found of these numbers stands above them, wherever a reader comes in."""
+    pages = sorted(REPORT.glob("*.html"))
+    assert len(pages) == 12 and not (REPORT / "notice.html").exists()
+    for page in pages:
+        notice = page.read_text(encoding="utf-8").split('<aside class="notice">')[1].split("</aside>")[0]
+        for said in ("80-20-0 instead of 80-10-10", "bag of words (45.9)", "beyond 32", "consistent with a swap"):
+            assert said in " ".join(notice.split()), (page.name, said)
+        assert 'href="findings.html"' in notice
+
+
 def test_tables_in_documents_are_those_of_the_records() -> None:
     assert outdated() == [], "run `python -m threeml_core.reporting.documents`"
 

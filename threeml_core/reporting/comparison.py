@@ -121,11 +121,15 @@ def lacking_note(outcomes: Iterable[Outcome]) -> str:
     )
 
 
+def first_notes(outcomes: Sequence[Outcome]) -> str:
+    """What holds for all models of a study: seeds, the unigram plateau, kinds of tokens that were never trained on."""
+    return " ".join(filter(None, (say(outcomes) for say in (seeds_statement, plateau_note, lacking_note))))
+
+
 def study_notes(outcomes: Sequence[Outcome]) -> str:
-    """What holds for all that a page shows: seeds, the unigram plateau, the corruption that was executed."""
+    """The same, and in a paragraph of its own the corruption that was executed, where it is not what was asked for."""
     records = [record for outcome in outcomes for record in outcome.ended.values()]
-    of_outcomes = [say(outcomes) for say in (seeds_statement, plateau_note, lacking_note)]
-    return " ".join(filter(None, (*of_outcomes, corruption_note(records))))
+    return "\n\n".join(filter(None, (first_notes(outcomes), corruption_note(records))))
 
 
 # -- tasks ------------------------------------------------------------------------------------------------------

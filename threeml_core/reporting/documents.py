@@ -5,13 +5,16 @@ A document marks where a table stands: `<!-- table: <preset> <name> -->`, then `
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 
 from threeml_core.archive import from_records
 from threeml_core.claims import averages, claims
-from threeml_core.config import MODEL_NAMES, StudyConfig, make_config
+from threeml_core.config import KINDS, MODEL_NAMES, StudyConfig, make_config
 from threeml_core.errors import StudyError, command_line
 from threeml_core.files import PROJECT_ROOT, atomic_file
 from threeml_core.ledger import benchmark
@@ -27,9 +30,9 @@ from threeml_core.reporting.comparison import (
     swap_table,
 )
 from threeml_core.reporting.performance import session_table, speed_comparison
-from threeml_core.reporting.tables import Table
+from threeml_core.reporting.tables import MISSING, Table
 from threeml_core.results import STAGES, RunRecord, load_records
-from threeml_core.study import COMPARISON, Outcome, find_outcomes, study_steps
+from threeml_core.study import COMPARISON, Downstream, Outcome, find_outcomes, study_steps
 
 DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
 """Files, relative to the project, that hold such tables."""
@@ -75,6 +78,68 @@ def _results(study: Study) -> Table:
     return Table(rows, "")
 
 
+def _kinds(study: Study) -> Table:
+    """Losses of Table 3's models against vanilla-15%, over all corrupted tokens and without the unchanged ones."""
+    models = [o for o in study.outcomes if COMPARISON in o.run.artefacts]
+    baseline = next(o for o in models if o.run.model == "vanilla-15%")
+    rows = []
+    for outcome in models:
+        row = {"Model": outcome.run.model, "Updates": f"{outcome.run.config.max_steps:,}"}
+        for kind in ("masked", "replaced", "unchanged"):
+            row[f"Perplexity, {kind}"] = measured_perplexity(outcome.metric(f"eval_perplexity_{kind}").values())
+        for heading, kinds in (("all corrupted", KINDS), ("masked and replaced", KINDS[:2])):
+            own, other = (_mean_loss(o, kinds) for o in (outcome, baseline))
+            found = [own[seed] - other[seed] for seed in own.keys() & other.keys()]
+            row[f"Loss against vanilla-15%, {heading} (nats)"] = (
+                MISSING if outcome is baseline else measured(found, 3, sign=True)
+            )
+        rows.append(row)
+    return Table(rows, "")
+
+
+def _mean_loss(outcome: Outcome, kinds: Sequence[str]) -> dict[int, float]:
+    """Seed -> mean cross-entropy over these kinds of tokens of the validation corruption; nats."""
+    found = {}
+    for seed, record in outcome.ended.items():
+        weights = {kind: Fraction(record.identity["eval_corruption"][kind]) for kind in kinds}
+        losses = {kind: math.log(record.metrics[f"eval_perplexity_{kind}"]) for kind in kinds if weights[kind]}
+        found[seed] = sum(float(weights[kind]) * loss for kind, loss in losses.items()) / float(sum(weights.values()))
+    return found
+
+
+def _words(study: Study) -> Table:
+    """The bag of words beside the models, and averages with QQP's accuracy alone in place of its two metrics."""
+    models = [
+        o
+        for o in study.outcomes
+        if COMPARISON in o.run.artefacts and o.run.config.max_steps == study_steps(study.config)
+    ]
+    words = {record.data["task"]: record.metrics["score"] for record in study.records["baseline"]}
+    vanilla = next(o for o in models if o.run.model == "vanilla-40%")
+    rows = []
+    for outcome in models:
+        row = {"Model": outcome.run.model, "Average": measured(averages(outcome.comparison).values())}
+        for heading, average in (("F1 and accuracy", averages), ("accuracy", _averages_with_accuracy)):
+            own, other = average(outcome.comparison), average(vanilla.comparison)
+            found = [own[seed] - other[seed] for seed in own.keys() & other.keys()]
+            row[f"Against vanilla-40%, QQP by {heading} (points)"] = (
+                MISSING if outcome is vanilla else measured(found, 2, sign=True)
+            )
+        rows.append(row)
+    return Table([*rows, {"Model": "a bag of words", "Average": f"{100 * statistics.fmean(words.values()):.1f}"}], "")
+
+
+def _averages_with_accuracy(studies: Mapping[int, Downstream]) -> dict[int, float]:
+    """As `averages`, with QQP's accuracy as its number."""
+    found = {}
+    for seed, study in studies.items():
+        scores = [(study.metrics(t) or {}).get("accuracy") if t.name == "qqp" else study.score(t) for t in study.tasks]
+        known = [score for score in scores if score is not None]
+        if len(known) == len(scores):
+            found[seed] = 100 * statistics.fmean(known)
+    return found
+
+
 def _cost(study: Study) -> Table:
     """Hours of training (of mutual information: of all of it) by stage, times threads, and energy at `CORE_WATTS`."""
     rows, total = [], 0.0
@@ -103,6 +168,8 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "budget": lambda study: budget_table(study.outcomes),
     "learned": lambda study: learned_table(study.outcomes, study.config, study.records["finetune"]),
     "cost": _cost,
+    "kinds": _kinds,
+    "words": _words,
     "sessions": lambda study: session_table(benchmark(study.config)),
     "speed": lambda study: speed_comparison(benchmark(study.config)),
 }

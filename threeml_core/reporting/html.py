@@ -23,13 +23,16 @@ from threeml_core.claims import claims
 from threeml_core.config import StudyConfig
 from threeml_core.errors import StudyError
 from threeml_core.files import PROJECT_ROOT, atomic_folder
-from threeml_core.reporting.comparison import claim_table, plot_comparison, study_notes
+from threeml_core.reporting.comparison import claim_table, first_notes, plot_comparison
 from threeml_core.reporting.figures import Figure
 from threeml_core.reporting.tables import Table
 from threeml_core.results import STAGES, RunRecord, describe_environment, load_records
 from threeml_core.study import find_outcomes
 
 TITLE = "Mask more, mask later"
+
+NOTICE = "NOTICE.md"
+"""A document of a report's folder that stands above every page: what a reader has to know of numbers made earlier."""
 _TEMPLATES = Path(__file__).parent
 
 
@@ -74,22 +77,27 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r"<[^>]*>", "", text).lower()).strip("-")
 
 
+def _rendered(source: str) -> str:
+    """Markdown to HTML with MathML, ids on headings, and links to notebooks and documents made links to pages."""
+    text = MarkdownWithMath(renderer=_Renderer()).render(source)
+    text = re.sub(
+        r"<h([1-4])[^>]*>(.*?)</h\1>",
+        lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>',
+        text,
+        flags=re.DOTALL,
+    )
+    text = text.replace("<table>", '<table class="study">')
+    text = re.sub(r'href="([\w.-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', text)
+    return re.sub(r'href="([\w-]+)\.md(#[^"]*)?"', lambda m: f'href="{m[1].lower()}.html{m[2] or ""}"', text)
+
+
 class _Exporter(HTMLExporter):
     """nbconvert with this package's template."""
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
-        """Markdown to HTML with MathML, ids on headings, and links to notebooks and documents made links to pages."""
-        text = MarkdownWithMath(renderer=_Renderer()).render(source)
-        text = re.sub(
-            r"<h([1-4])[^>]*>(.*?)</h\1>",
-            lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>',
-            text,
-            flags=re.DOTALL,
-        )
-        text = text.replace("<table>", '<table class="study">')
-        text = re.sub(r'href="([\w.-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', text)
-        return re.sub(r'href="([\w-]+)\.md(#[^"]*)?"', lambda m: f'href="{m[1].lower()}.html{m[2] or ""}"', text)
+        """See `_rendered`."""
+        return _rendered(source)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +169,7 @@ def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
     stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
     outcomes = find_outcomes(config, None, stages["pretrain"], stages["finetune"])
     shown = [
-        html.escape(study_notes(outcomes).replace("`", "")),
+        html.escape(first_notes(outcomes).replace("`", "")),
         "The rule of the verdicts, which no result can change: "
         '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.',
     ]
@@ -179,7 +187,8 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
     Args:
         notebooks: folder of executed notebooks; their names order the pages.
         output: folder of the report; `index.html`, one page a notebook, the records (`results.jsonl`), their curves
-            (`curves.jsonl`) and the notebooks. Documents (`*.md`) that lie there stay, and become pages as well.
+            (`curves.jsonl`) and the notebooks. Documents (`*.md`) that lie there stay, and become pages as well, but
+            for `NOTICE.md`, which stands above each page.
         config: of the study; its preset is named at the pages' foot.
 
     Raises:
@@ -191,7 +200,9 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
     files = sorted(notebooks.glob("*.ipynb"))
     if not files:
         raise StudyError(f"no executed notebook in {notebooks}: run `make report`")
-    pages = [_read_page(path) for path in files] + [_document_page(path) for path in documents]
+    pages = [_read_page(path) for path in files]
+    pages += [_document_page(path) for path in documents if path.name != NOTICE]
+    notice = output / NOTICE
     shown = "".join(path.read_text(encoding="utf-8") for path in files)
     records = [record for stage in STAGES for record in load_records(config.runs_dir, stage)]
     records = shown_records(records, shown)
@@ -200,6 +211,7 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
     shared = {
         "title": TITLE,
         "pages": pages,
+        "notice": _rendered(notice.read_text(encoding="utf-8")) if notice in documents else "",
         "provenance": _provenance(config.preset, records),
         "code_styles": _code_styles(),
     }

@@ -92,7 +92,8 @@ def session_table(records: Sequence[RunRecord]) -> Table:
         row["Vanilla-15% against itself"] = MISSING if floor is None else text_of(floor, 3)
         for name, label in labels.items():
             row[f"Conversion, {label}"] = MISSING if why else f"{conversion(record, name):.3f}"
-        rows.append({**row, "No speed, because": why})
+        kinds = ", ".join(reason.partition(":")[0] for reason in why.split("; "))
+        rows.append({**row, "No speed, because": kinds})
     good = [record for record in records if not why_no_speed(record)]
     if len(good) > 1:
         floors = over_sessions([found.value for record in good if (found := noise(record))])

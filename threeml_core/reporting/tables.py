@@ -253,7 +253,5 @@ def corruption_note(records: Iterable[RunRecord]) -> str:
     if not found:
         return ""
     n = " or ".join(f"{length:,}" for length in sorted(lengths))
-    return (
-        f"Mask rates are executed with a whole number of [MASK]s per sequence of {n} tokens (means over sequences): "
-        f"{'; '.join(sorted(found))}."
-    )
+    lines = "".join(f"\n* {line}" for line in sorted(found))
+    return f"Executed per sequence of {n} tokens, with a whole number of [MASK]s (means over sequences):\n{lines}"
