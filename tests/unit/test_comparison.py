@@ -343,3 +343,34 @@ def test_does_pretraining_help(outcomes: list[Outcome], untrained: list[float], 
     assert cells(table, "Pre-training helps", Task="RTE") == ["not run"]
     names = {record.run_id for record in tuning}
     assert {row[0] for row in reporting.untrained_table(sized, tuning).rows} == (names or {"not run"})
+
+
+def test_every_loss_and_perplexity_names_its_kind(outcomes: list[Outcome]) -> None:
+    """At [MASK]s alone and over all corrupted they are other numbers; a column or comparison says which it has."""
+    sizes = outcomes_of(LARGE.replace(study_sizes="2x128"), artefacts=["Scaling"])
+    tables = [
+        reporting.masking_rate_table(outcomes, LARGE),
+        *(reporting.ablation_results(outcomes, f"Table 2{part}", LARGE) for part in "abc"),
+        *(reporting.paper_ablation(f"Table 2{part}") for part in "abc"),
+        reporting.scaling_table_of_studies(sizes, LARGE),
+        reporting.difference_table(outcomes, LARGE),
+        reporting.perplexity_comparison(outcomes, LARGE),
+        reporting.finding_table(claims(LARGE, outcomes, ())),
+    ]
+    named = [name for table in tables for name in (*table.columns, *sum(table.rows, []))]
+    of_losses = [name for name in named if re.search(r"^(perplexity|loss)|: loss", name, re.IGNORECASE)]
+    assert len(of_losses) > 10
+    for name in of_losses:
+        assert re.search("masked|all corrupted|own split", name), name
+
+
+def test_the_claims_with_their_correction(outcomes: list[Outcome]) -> None:
+    """C1 is 2.5 points by all seeds alike, and certain at any level; what hangs on noise is not."""
+    found = claims(LARGE, outcomes, ())
+    table = reporting.claim_table(found)
+    assert cells(table, "Corrected", Claim="C1") == cells(table, "Verdict", Claim="C1") == ["supported"]
+    assert "of 8 independent ones at least one is, with a probability of up to 18%" in table.caption
+    pooled = cells(reporting.finding_table(found), "Pooled (exploratory)", Claim="C1")
+    assert len(pooled) == 1 and re.fullmatch(r"± 0\.\d \(\d+ degrees of freedom\)", pooled[0])
+    judged = reporting.finding_table(claims(LARGE.replace(pooled_variances=True), outcomes, ()))
+    assert "Pooled" in judged.columns and cells(judged, "Measured", Claim="C1")[0] == f"+2.5 {pooled[0][:5]} points"

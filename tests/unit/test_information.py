@@ -332,7 +332,7 @@ VANILLA = [0.0, 0.9, 0.95, 0.95, 1.0]
         ([0.0, 0.52, 0.6, 0.9, 1.0], 0.02, "undecided", ""),  # 52% ± 4.4%
         ([0.0, 0.52, 0.6, 0.9, 1.0], 0.001, "supported", ""),
         ([0.5, 0.52, 0.51, 0.5, 0.51], 0.01, "undecided", "the last layer holds no more than the embedding"),
-        ([0.0, 1.0], 0.01, "not run", "no two runs with the same [MASK]s"),
+        ([0.0, 1.0], 0.01, "not run", "no vanilla run with the embedding, the first quarter and the last layer"),
     ],
 )
 def test_the_statement_on_vanilla(values: list[float], error: float, verdict: str, reason: str) -> None:
@@ -382,7 +382,7 @@ def test_what_gives_no_verdict() -> None:
     assert column("Verdict", *good) == ["not run"] * 2
     assert column("Verdict", *vanilla) == ["supported", "not run"]
     for changes, verdict, reason in (
-        ({"sample": "b"}, "not run", "no two runs with the same [MASK]s"),
+        ({"sample": "b"}, "not run", "no 3ML run beside a vanilla one with the same [MASK]s"),
         ({"on_unigram_plateau": True}, "undecided", "on the unigram plateau"),
         ({"pairs_per_cell": 4.9}, "undecided", "too few states"),
         ({"seeds": 1}, "undecided", "one k-means seed: no error"),

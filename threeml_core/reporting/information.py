@@ -163,8 +163,8 @@ def statement_table(records: Sequence[RunRecord]) -> Table:
     ]
     return Table(
         rows,
-        "The paper's statements, and what these models say, judged as its claims are; of several runs of a seed the latest "
-        "counts",
+        "The paper's statements, and what these models say, judged as its claims are; of several runs of a seed the "
+        "latest counts",
     )
 
 
