@@ -138,7 +138,7 @@ def claims(
         ),
         Claim(
             "C7",
-            "The vanilla model has the lower perplexity over all corrupted, although it is no better downstream.",
+            "The vanilla model has the lower perplexity (all corrupted tokens), although it is no better downstream.",
             "Table 1",
             (
                 *(perplexities(table1[a], table1["vanilla"]) for a in decoders),
