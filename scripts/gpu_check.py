@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -120,6 +121,15 @@ def recompiles(config: StudyConfig, data: PreparedData, device: torch.device) ->
     return {"after the first update": graphs[0], "after the fifth": graphs[-1]}
 
 
+def _finite(value: Any) -> Any:
+    """As JSON can hold it: a number that is not finite as text."""
+    if isinstance(value, dict):
+        return {name: _finite(of) for name, of in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(of) for of in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def goals_of(name: str, record: RunRecord) -> dict[str, list[float | None]]:
     """Goal -> [wanted, found]."""
     arms = {arm.name: arm for arm in speeds([record])}
@@ -176,7 +186,9 @@ def main() -> None:
         result["seconds"][name] = round(time.monotonic() - started, 1)
         if isinstance(result[name], str):
             lines.append(f"{name}: {result[name]}")
-        (out / "gpu_check.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        (out / "gpu_check.json").write_text(
+            json.dumps(_finite(result), indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
         (out / "gpu_check.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return result[name]
 

@@ -109,7 +109,7 @@ def restore_runs(folder: Path, runs_dir: Path) -> Path:
                 f"{folder / name} is missing: this preset's report is made of the records that were committed with it; "
                 "bring it back (git checkout), or set report_from=runs to run the study"
             )
-    hashes = "\n".join(sha256_file(folder / name) for name in (RESULTS, CURVES))
+    hashes = "\n".join([f"schema {SCHEMA}", *(sha256_file(folder / name) for name in (RESULTS, CURVES))])
     about = runs_dir / _ABOUT
     if about.is_file() and about.read_text(encoding="utf-8") == hashes:
         return runs_dir

@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from threeml_core import flops
-from threeml_core.config import MODEL_NAMES, StudyConfig, identity_parameters, make_config, parse_grid
+from threeml_core.config import MODEL_NAMES, StudyConfig, corruption_of, identity_parameters, make_config, parse_grid
 from threeml_core.information_findings import first_block
 from threeml_core.intervals import Spread, pooled_spread
 from threeml_core.ledger import has_parameters
@@ -174,12 +174,13 @@ class _Lookup:
     def ablation(self, artefact: str, **changes: object) -> Outcome | None:
         """The run of a table with these values; what is not given is the default's, but for the updates."""
         wanted = variant(self.config, **changes).parameters()
-        names = ("architecture", "mask_rate", "mask_split", "decoder_num_hidden_layers", "decoder_hidden_size")
+        names = ("architecture", "decoder_num_hidden_layers", "decoder_hidden_size")
         for outcome in self.outcomes:
             have = outcome.run.config.parameters()
             same = all(have[name] == wanted[name] for name in names)
             if (
                 same
+                and corruption_of(have) == corruption_of(wanted)  # in short sequences two rates may be one run
                 and artefact in outcome.run.artefacts
                 and have["max_steps"] == changes.get("max_steps", have["max_steps"])
             ):
@@ -197,10 +198,10 @@ def _doubt(*outcomes: Outcome) -> str:
     """Why a comparison of these models says nothing about what is compared, or ""."""
     if any(outcome.on_plateau for outcome in outcomes):
         return "on the unigram plateau"
-    lacking = {outcome.run.model: outcome.lacks for outcome in outcomes}
-    if len(set(lacking.values())) < 2:
+    if len({outcome.lacks for outcome in outcomes}) < 2:
         return ""
-    return "; ".join(f"{model} was trained without {' and '.join(k)} tokens" for model, k in lacking.items() if k)
+    lacking = {f"{o.run.model} ({o.run.config.mask_split})": o.lacks for o in outcomes if o.lacks}
+    return "; ".join(f"{model} was trained without {' and '.join(kinds)} tokens" for model, kinds in lacking.items())
 
 
 def averages(studies: Mapping[int, Downstream]) -> dict[int, float]:

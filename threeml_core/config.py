@@ -963,8 +963,8 @@ def load_preset(name: str) -> dict[str, Any]:
 def make_config(given: Mapping[str, Any]) -> StudyConfig:
     """Preset values overlaid with `given`, where None means "not given"; a given corpus brings its own validation text.
 
-    A preset's post-LN is not for 3ML_cross, which gets pre-LN; `layer_norm` given as the preset has it counts as the
-    preset's there, so that `-f params/x.yaml` and `-p preset x` stay the same.
+    A preset's post-LN is not for 3ML_cross, which gets pre-LN, with `-f params/x.yaml` as with `-p preset x`; given by
+    itself, `layer_norm` is obeyed.
 
     Raises:
         ParameterError: unknown name (with the nearest known one), wrong type, out of range.
@@ -976,7 +976,8 @@ def make_config(given: Mapping[str, Any]) -> StudyConfig:
     values = load_preset(preset)
     if "corpus" in given:
         values.pop("validation_corpus", None)  # it belongs to the preset's own text
-    own = {"layer_norm"} if given.get("layer_norm") == values.get("layer_norm") else set()
+    is_file = values.keys() <= given.keys()  # -f params/<preset>.yaml gives all that the preset does
+    own = {"layer_norm"} if is_file and given.get("layer_norm") == values.get("layer_norm") else set()
     sources = dict.fromkeys(values, f"preset {preset}") | {name: "given" for name in given if name not in own}
     return StudyConfig(**{**values, **given, "preset": preset}, sources=sources)
 

@@ -46,7 +46,7 @@ def first_block(architecture: str, records: Sequence[RunRecord]) -> Finding:
             if not doubt and last.value <= 2 * last.error:
                 doubt = "vanilla's last layer says nothing about the tokens"
             share = block.value / last.value if last.value > 0 else math.nan
-            error = math.hypot(block.error, share * last.error) / last.value
+            error = math.hypot(block.error, share * last.error) / last.value if last.value > 0 else math.nan
             found[first.parameters["seed"]] = share, error, doubt
     return _finding(f"{MODEL_NAMES[architecture]}, first block, as a share of vanilla's last", LEVEL, found)
 

@@ -328,6 +328,7 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
                     _run(config, data, device, processes, identity, environment, folder, log)
                 except DivergedError as error:
                     if processes.is_first:  # what diverges would do so again
+                        SavedStates(folder / "training_state", config.save_total_limit).remove()
                         record_failure(config, name, str(error), identity)
                     raise
                 processes.wait()
@@ -502,10 +503,13 @@ def _train(
                     raise TrainingError(f"a parameter is not finite after step {step}; {states.describe()}. {REMEDY}")
                 uniform = math.log(trainer.data.vocab_size)
                 if state.smoothed_count >= SMOOTHING and state.smoothed_loss > uniform:
-                    raise DivergedError(_diverged("training", step, state.smoothed_loss, uniform))
+                    if processes.is_first:
+                        raise DivergedError(_diverged("training", step, state.smoothed_loss, uniform))
+                    processes.wait()  # the first one leaves a record and ends
                 if processes.is_first:
                     last = validate()
-                    if not all(map(math.isfinite, last.values())):
+                    too_bad = end and last["eval_loss"] > uniform + _MUCH_WORSE  # also of a run of a few updates
+                    if too_bad or not all(map(math.isfinite, last.values())):
                         raise DivergedError(_diverged("validation", step, last["eval_loss"], uniform))
                     write(step, last)
                     log(
@@ -524,10 +528,15 @@ def _train(
     return last or (validate() if processes.is_first else {})
 
 
+_MUCH_WORSE = 1.0
+"""Nats above a uniform guess that no untrained model has: a run that ends there has diverged, however short it was."""
+
+
 def _diverged(which: str, step: int, loss: float, uniform: float) -> str:
     return (
         f"the run diverged: after step {step} the {which} loss over all corrupted tokens is {loss:.4g} nats, a uniform "
-        f"guess over the vocabulary has {uniform:.4g}; no encoder is exported. {REMEDY}"
+        f"guess over the vocabulary has {uniform:.4g}; no encoder is exported. {REMEDY}, or a higher one if the loss "
+        "never fell"
     )
 
 

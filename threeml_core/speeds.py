@@ -59,16 +59,26 @@ def interval(values: np.ndarray, resamples: int = 10_000) -> Interval:
     return Interval(float(np.median(values)), float(low), float(high))
 
 
+def scipy_stats() -> Any:
+    """What several sessions need; one does without, as on a GPU host with no more than torch and transformers.
+
+    Raises:
+        ParameterError: scipy is not installed.
+    """
+    try:
+        from scipy import stats
+    except ImportError:
+        raise ParameterError("the interval over several sessions needs scipy: `pip install scipy`") from None
+    return stats
+
+
 def over_sessions(values: Sequence[float]) -> Interval:
     """Mean of the values of two sessions or more with its 95% interval by Student's t.
 
     Raises:
         ParameterError: scipy is not installed.
     """
-    try:
-        from scipy import stats  # one session does without, as on a GPU host with no more than torch and transformers
-    except ImportError:
-        raise ParameterError("the interval over several sessions needs scipy: `pip install scipy`") from None
+    stats = scipy_stats()
     mean = statistics.fmean(values)
     half = float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
@@ -116,6 +126,15 @@ def why_no_speed(record: RunRecord) -> str:
     return "; ".join(found)
 
 
+def why_no_verdict(record: RunRecord) -> str:
+    """Why a session does not count for a verdict: it gives no speed, or began under a load average over the limit."""
+    cores, load = record.environment["hardware"].get("cores", 1), record.metrics.get("load_before", 0.0)
+    why = why_no_speed(record)
+    if why or load <= LOAD_LIMIT * cores:
+        return why
+    return f"busy: a load of {load:.2f} on {cores} cores before it, expected at most {LOAD_LIMIT * cores:.2f}"
+
+
 def latest_sessions(records: Sequence[RunRecord], arm: str) -> list[RunRecord]:
     """The sessions that a verdict on an arm's speed is taken from.
 
@@ -132,13 +151,13 @@ def latest_sessions(records: Sequence[RunRecord], arm: str) -> list[RunRecord]:
             groups.append([record])
         else:
             group.append(record)
-    enough = [group for group in groups if sum(not why_no_speed(record) for record in group) >= SESSIONS]
+    enough = [group for group in groups if sum(not why_no_verdict(record) for record in group) >= SESSIONS]
     return sorted((enough or groups or [[]])[0], key=session_of)
 
 
 def conversion_by_session(records: Sequence[RunRecord], arm: str) -> tuple[float, ...]:
-    """Speed-up over vanilla at 15% divided by the same ratio of FLOPs, a value a session that gives a speed."""
-    return tuple(conversion(record, arm) for record in records if not why_no_speed(record))
+    """Speed-up over vanilla at 15% divided by the same ratio of FLOPs, a value a session that counts."""
+    return tuple(conversion(record, arm) for record in records if not why_no_verdict(record))
 
 
 def conversion(record: RunRecord, arm: str) -> float:
@@ -149,7 +168,7 @@ def conversion(record: RunRecord, arm: str) -> float:
 
 def sessions_said(records: Sequence[RunRecord]) -> str:
     """How many sessions there are for a verdict, and why others are none; "" where there are enough."""
-    reasons = {session_of(record): why for record in records if (why := why_no_speed(record))}
+    reasons = {session_of(record): why for record in records if (why := why_no_verdict(record))}
     count = len(records) - len(reasons)
     if count >= SESSIONS:
         return ""

@@ -298,8 +298,8 @@ class Outcome:
         return {seed: record for seed, record in self.pretraining.items() if record.failure is None}
 
     def metric(self, name: str) -> dict[int, float]:
-        """A metric of pre-training by seed, such as `eval_perplexity_masked`."""
-        return {seed: record.metrics[name] for seed, record in self.ended.items()}
+        """A metric of pre-training by seed, such as `eval_perplexity_masked`; without seeds that do not have it."""
+        return {seed: record.metrics[name] for seed, record in self.ended.items() if name in record.metrics}
 
     @property
     def on_plateau(self) -> bool:
@@ -331,12 +331,15 @@ class Outcome:
         """Perplexity over the kinds of corrupted tokens in the proportions of the run's own split, by seed.
 
         All models are validated on one corruption; this weighs its kinds (in nats) as the run's `mask_split` does.
-        What a model's own corruption would give differs in its context alone.
+        What a model's own corruption would give differs in its context alone. Without seeds whose validation has no
+        token of a kind.
         """
-        shares = dict(zip(KINDS, parse_mask_split(self.run.config.mask_split), strict=True))
+        shares = zip(KINDS, parse_mask_split(self.run.config.mask_split), strict=True)
+        parts = [(share, self.metric(f"eval_perplexity_{kind}")) for kind, share in shares if share]
         return {
-            seed: math.exp(sum(s * math.log(r.metrics[f"eval_perplexity_{kind}"]) for kind, s in shares.items() if s))
-            for seed, r in self.ended.items()
+            seed: math.exp(sum(share * math.log(of[seed]) for share, of in parts))
+            for seed in self.ended
+            if all(seed in of for _, of in parts)
         }
 
 

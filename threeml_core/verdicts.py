@@ -177,7 +177,8 @@ def corrected_verdicts(claims: Sequence[Claim]) -> list[str]:
     for claim in claims:
         own = [finding.verdict if i in certain else UNDECIDED for i, (of, finding) in enumerate(pairs) if of is claim]
         own += [finding.verdict for finding in claim.findings if not finding.values]
-        found.append(_together(own, CONTRADICTED in own))
+        # never more than without the correction: a claim's own rule may ask for more than Holm's last steps
+        found.append(UNDECIDED if claim.verdict == UNDECIDED else _together(own, CONTRADICTED in own))
     return found
 
 

@@ -250,14 +250,17 @@ def test_a_noisy_or_busy_record_gives_no_speed(record: RunRecord, again: float, 
     assert why in page and "no speed is given" in page and "ms an update" not in page
     assert "no speed is given" in repr(reporting.resource_table([bad]))
     assert "no speed is given" in reporting.plot_conversion([bad]).alt
-    assert why in repr(reporting.session_table([bad]))
+    assert reporting.session_table([bad]).rows[0][-1] == why.partition(":")[0]  # the whole of it stands beneath
     assert why in reporting.plot_scaling(bad).alt and "not to be trusted" in reporting.plot_scaling(bad).alt
     assert "not to be trusted" not in reporting.plot_scaling(with_turns(record)).alt
 
 
 def test_what_ended_before_is_not_held_against_a_session(record: RunRecord) -> None:
-    """The load average lags; where it is known what others do now, that counts."""
-    assert speeds.why_no_speed(with_turns(record, load_before=99.0)) == ""
+    """The load average lags; where it is known what others do now, that counts. For a verdict both have to be low."""
+    loaded = with_turns(record, load_before=99.0)
+    assert speeds.why_no_speed(loaded) == "" and speeds.speeds([loaded])
+    assert speeds.why_no_verdict(loaded).startswith("busy: a load of 99.00")
+    assert speeds.conversion_by_session([loaded], "self-50") == ()
 
 
 def test_sessions_side_by_side(record: RunRecord) -> None:
@@ -352,7 +355,7 @@ def test_a_session_waits_until_the_machine_is_idle(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/stat")
-def test_others_are_seen_and_this_process_is_not() -> None:
+def test_others_are_seen_and_this_process_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second process at work all the time counts for about a core; own work for none."""
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
@@ -366,6 +369,11 @@ def test_others_are_seen_and_this_process_is_not() -> None:
     finally:
         busy.kill()
         busy.wait()
+    monkeypatch.setattr("threeml_core.benchmark.load._busy_seconds", time.process_time)  # as if nothing else ran
+    alone, ended = OthersMeter(), time.monotonic() + 0.3
+    while time.monotonic() < ended:
+        pass
+    assert alone.cores() < 0.05
 
 
 def test_preparing_data_in_both_ways(corpus_file: Path, tmp_path: Path) -> None:

@@ -159,6 +159,10 @@ def test_a_model_that_never_saw_a_kind_of_token_decides_nothing() -> None:
         first = claims(CONFIG, changed, ())[0]
         assert first.verdict == verdict and first.reasons.endswith(reason)
         assert ("vanilla-15% never saw unchanged tokens" in study_notes(changed)) == (unchanged == "0")
+    split = [executed(o, "0") if o.run.config.mask_split == "80-0-20" else o for o in outcomes]
+    c6 = next(claim for claim in claims(CONFIG, split, ()) if claim.name == "C6")
+    lacking = [finding.doubt for finding in c6.findings if "80-0-20" in finding.what]
+    assert lacking and all("(80-0-20) was trained without unchanged tokens" in doubt for doubt in lacking)
     alike = [executed(o, "0") for o in outcomes]
     assert claims(CONFIG, alike, ())[0].verdict == "supported", "both sides lack it: the split is not what differs"
 
@@ -385,6 +389,14 @@ def test_the_correction_is_holms() -> None:
     assert [claim.verdict for claim in both] == ["supported", "contradicted", "undecided"]
     assert corrected_verdicts(both) == ["supported", "contradicted", "undecided"][:1] + ["undecided"] * 2
     assert corrected_verdicts([Claim("C", "", "", (Finding("x", "", 0, 1, ()),))]) == ["not run"]
+
+
+def test_the_correction_never_says_more() -> None:
+    """One comparison for it, a weaker one against it: the claim's own rule asks for more than Holm's last step."""
+    strong, against = stats.t.isf(0.001 / 2, 1), -stats.t.isf(0.04 / 2, 1)
+    claim = Claim("C1", "", "", of_z(strong, against))
+    assert [finding.verdict for finding in claim.findings] == ["supported", "contradicted"]
+    assert claim.verdict == "undecided" and corrected_verdicts([claim]) == ["undecided"]
 
 
 def test_false_verdicts_on_nine_claims() -> None:

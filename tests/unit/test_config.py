@@ -259,6 +259,16 @@ def test_a_refused_mask_rate_names_one_that_works() -> None:
                 at(limit + beyond, split)
 
 
+def test_a_given_post_ln_is_obeyed_for_cross_whatever_the_preset_has() -> None:
+    """The preset's own is switched; one given by itself is not, here and in another process."""
+    preset = make_config({"preset": "longer-base", "architecture": "cross"})
+    assert (preset.layer_norm, preset.sources["layer_norm"]) == ("pre", "derived")
+    given = make_config({"preset": "longer-base", "architecture": "cross", "layer_norm": "post"})
+    for config in (given, preset.replace(layer_norm="post")):
+        again = make_config(given_parameters(config))
+        assert (config.layer_norm, again.layer_norm, again.sources["layer_norm"]) == ("post", "post", "given")
+
+
 def test_settings_that_execute_the_same_are_one_run() -> None:
     """At 32 tokens 15 and 16% are both 4 [MASK]s; 20% are 5."""
     one, same, other = (make_config({"mask_rate": rate}) for rate in (0.15, 0.16, 0.2))

@@ -202,6 +202,7 @@ import contextlib, os, sys, time
 from unittest import mock
 import datasets
 from huggingface_hub import constants
+from transformers import AutoConfig, AutoModel, AutoTokenizer  # else they are imported at first use
 from threeml_core.config import make_config
 from threeml_core.data import load_corpus, load_tokenizer
 from threeml_core.data.glue import load_task
@@ -322,7 +323,11 @@ def test_no_network_for_the_hub() -> None:
         ("latin.txt", "gut\nschön\n".encode("latin1"), "not valid UTF-8 after line"),
         ("bom.txt", "gut\nschön\n".encode("utf-16"), "looks like UTF-16: convert it with `iconv -f utf-16 -t utf-8`"),
         ("little.txt", "gut\nschön\n".encode("utf-16-le"), "looks like UTF-16: .*-f utf-16le"),
-        ("big.jsonl.gz", gzip.compress('{"text": "a"}\n'.encode("utf-16-be")), "looks like UTF-16: .*-f utf-16be"),
+        (
+            "big.jsonl.gz",
+            gzip.compress('{"text": "a"}\n'.encode("utf-16-be"), mtime=0),
+            "looks like UTF-16: .*-f utf-16be",
+        ),
         ("cut.txt.gz", gzip.compress(b"x" * 100_000, mtime=0)[:-20], "damaged or truncated"),
         ("cut.txt.xz", lzma.compress(b"some text\n" * 5000)[:-40], "damaged or truncated"),
         ("not.txt.gz", b"this is no gzip", "damaged or truncated"),

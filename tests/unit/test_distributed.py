@@ -98,6 +98,17 @@ def test_begun_with_two_it_goes_on_with_one(own_runs: dict, tmp_path: Path) -> N
     assert len(curves[0]) == 150 and curves[0][:steps] == pytest.approx(curves[1][:steps], abs=1e-4)
 
 
+def test_two_processes_that_diverge_leave_the_record_and_the_line_of_one(own_runs: dict) -> None:
+    settings = {**own_runs, "max_steps": 60, "learning_rate": 10.0, "initialization": "bert", "num_processes": 2}
+    with pytest.raises(
+        TrainingError, match=r"the run diverged: after step \d+ .*one of 2 processes started by torchrun"
+    ):
+        pretrain(make_config(settings), lambda line: None)
+    (folder,) = (Path(own_runs["runs_dir"]) / "pretrain").iterdir()
+    assert "the run diverged" in str(read_record(folder).failure)
+    assert not (folder / "encoder").exists() and not (folder / "training_state").exists()
+
+
 def test_sigterm_saves_and_exits_143(own_runs: dict, tmp_path: Path) -> None:
     """As schedulers preempt; the continued run ends bit for bit as an undisturbed one."""
     settings = {**own_runs, "max_steps": 150, "save_steps": 10, "eval_steps": 50, "micro_batch_size": 8}

@@ -303,7 +303,7 @@ def test_exploded_parameters_are_not_saved(own_runs: dict) -> None:
     assert not list(Path(own_runs["runs_dir"]).glob("pretrain/*/training_state/*"))
 
 
-@pytest.mark.parametrize(("learning_rate", "max_steps"), [(10.0, 60), (100.0, 12)])
+@pytest.mark.parametrize(("learning_rate", "max_steps"), [(10.0, 60), (100.0, 12), (10.0, 12)])
 def test_a_run_that_blew_up_is_no_success(learning_rate: float, max_steps: int, own_runs: dict) -> None:
     """Finite all the way, but worse than a uniform guess; or so bad that no perplexity can be written."""
     given = {**own_runs, "learning_rate": learning_rate, "max_steps": max_steps, "eval_steps": 1000}

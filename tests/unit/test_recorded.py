@@ -110,6 +110,10 @@ def test_an_archive_is_read_once_and_checked(study: dict, tmp_path: Path) -> Non
         restore_runs(tmp_path, folder)
     assert (folder / "notebooks").exists(), "what was restored stays"
     (tmp_path / RESULTS).write_text(lines)
+    before = (folder / ".archive").read_text()
+    (folder / ".archive").write_text(before.replace(f"schema {SCHEMA}", "schema 3"))
+    restore_runs(tmp_path, folder)
+    assert (folder / ".archive").read_text() == before and not (folder / "notebooks").exists(), "made by older code"
     (tmp_path / CURVES).write_text("{")
     with pytest.raises(DamagedFileError, match=r"curves.jsonl cannot be read .*git checkout"):
         restore_runs(tmp_path, folder)

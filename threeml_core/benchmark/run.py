@@ -34,7 +34,7 @@ from threeml_core.results import (
     run_id,
     write_record,
 )
-from threeml_core.speeds import why_no_speed
+from threeml_core.speeds import scipy_stats, why_no_speed, why_no_verdict
 
 STAGE = "benchmark"
 
@@ -44,7 +44,7 @@ def code_fingerprint() -> str:
     package = PROJECT_ROOT / "threeml_core"
     names = ("models", "benchmark", "data")
     files = [path for name in names for path in sorted((package / name).glob("*.py"))]
-    files += [package / f"{name}.py" for name in ("masking", "optim", "pretrain")]
+    files += [package / f"{name}.py" for name in ("masking", "optim", "pretrain", "processes")]
     return fingerprint([sha256_file(path) for path in files], 32)
 
 
@@ -73,6 +73,8 @@ def run_benchmark(
     if config.plan_only:
         return ledger.benchmark(config)
     patience = patience or Patience()
+    if config.benchmark_sessions > 1:
+        scipy_stats()  # before anything is measured
     data = with_vocabulary(prepare_data(config, log, any_vocabulary=True), config)
     records: list[RunRecord] = []
     has_measured = False
@@ -128,7 +130,8 @@ class _Session:
         if not (self.folder / "record.json").exists():
             return None
         record = read_record(self.folder)
-        why = why_no_speed(record) if "turns" in record.metrics else ""
+        look = why_no_verdict if self.config.benchmark_sessions > 1 else why_no_speed
+        why = look(record) if "turns" in record.metrics else ""
         log(f"benchmark {self.name} {f'is measured again: {why}' if why else 'is finished; its record is read'}")
         return None if why else record
 

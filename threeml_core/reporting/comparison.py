@@ -251,7 +251,8 @@ def perplexity_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> T
             "All corrupted": measured_perplexity(outcome.metric("eval_perplexity").values()),
         }
         for kind in KINDS:
-            row[kind.capitalize()] = measured_perplexity(outcome.metric(f"eval_perplexity_{kind}").values())
+            known = outcome.metric(f"eval_perplexity_{kind}").values()
+            row[kind.capitalize()] = measured_perplexity(known) if known or not outcome.ended else MISSING
         row["Unigram, masked"] = measured_perplexity([*outcome.metric("unigram_perplexity_masked").values()][:1])
         loss = "eval_loss"
         against = _difference(outcome.metric(loss), vanilla.metric(loss), 3) if vanilla else NOT_RUN

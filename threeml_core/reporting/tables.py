@@ -234,7 +234,6 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
                 "Perplexity, masked": f"{m['eval_perplexity_masked']:.1f}",
                 "Perplexity, all corrupted": f"{m['eval_perplexity']:.1f}",
                 "Speed-up in FLOPs": f"{r.flops['speedup_over_vanilla_15']:.2f}×" if r.flops else "not counted",
-                "Tokens/s": f"{r.timing['tokens_per_second']:,.0f}",
             }
         )
     return Table(rows, "Finished runs on the same text, validated on the same corruption")
