@@ -78,9 +78,10 @@ def first_layers(records: Iterable[RunRecord]) -> Finding:
 def _finding(what: str, bound: float, found: dict[int, tuple[float, float, str]]) -> Finding:
     """Of (share, its error, doubt) by pre-training seed."""
     in_order = [found[seed] for seed in sorted(found)]
-    error = statistics.fmean(error for _, error, _ in in_order) if in_order else 0.0
     doubt = "; ".join(dict.fromkeys(doubt for *_, doubt in in_order if doubt))
-    return Finding(what, "", bound, math.inf, tuple(share for share, *_ in in_order), doubt, error=error)
+    known = [(share, error) for share, error, _ in in_order if math.isfinite(share)]  # else the whole is nothing
+    error = statistics.fmean(error for _, error in known) if known else 0.0
+    return Finding(what, "", bound, math.inf, tuple(share for share, _ in known), doubt, error=error)
 
 
 def _doubt(records: Iterable[RunRecord], layers: Sequence[LayerInformation]) -> str:

@@ -167,6 +167,15 @@ def test_a_model_that_never_saw_a_kind_of_token_decides_nothing() -> None:
     assert claims(CONFIG, alike, ())[0].verdict == "supported", "both sides lack it: the split is not what differs"
 
 
+def test_two_rates_that_are_one_run_are_both_found() -> None:
+    """In sequences of 8 tokens 40 and 50% are both 3 [MASK]s: what is asked of one is answered by the other's run."""
+    config = CONFIG.replace(sequence_length=8)
+    outcomes = study(config, noisy(1, 0.1))
+    assert not any(o.run.config.mask_rate == 0.5 for o in outcomes if o.run.config.architecture == "self")
+    found = {claim.name: claim for claim in claims(config, outcomes, ())}
+    assert [len(finding.values) for finding in found["C2"].findings] == [SEEDS, SEEDS]
+
+
 def layer(number: int, value: float) -> dict:
     numbers = {"layer": number, "width": 64, "states": 1000, "entropy": 4.0, "clusters_used": 10}
     seeds: dict[str, Any] = dict.fromkeys(("plug_in", "corrected"), (value, value))
@@ -190,6 +199,14 @@ def test_mutual_information_is_paired_by_seed() -> None:
     assert [finding.verdict for finding in claim.findings] == ["supported", "contradicted"]
     assert claim.findings[0].values[0] == pytest.approx(0.95)
     assert claim.verdict == "contradicted"
+    nothing = [
+        dataclasses.replace(r, metrics={"layers": [layer(r.metrics["layers"][0]["layer"], 0.0)]})
+        if r.parameters["architecture"] == "vanilla"
+        else r
+        for r in records
+    ]
+    said = next(c for c in claims(CONFIG, outcomes, nothing) if c.name == "C8")
+    assert said.verdict == "undecided" and "vanilla's last layer says nothing" in said.reasons
     others = [dataclasses.replace(r, data={**r.data, "sample": r.run_id}) for r in records]
     assert next(c for c in claims(CONFIG, outcomes, others) if c.name == "C8").verdict == "not run", "other [MASK]s"
     strangers = [dataclasses.replace(r, data={**r.data, "run": "another"}) for r in records]

@@ -22,6 +22,25 @@ LARGE = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pret
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
 
+def test_a_kind_that_the_validation_lacks_is_no_number(outcomes: list[Outcome]) -> None:
+    """As with 100-0-0 or a very short validation text; the pages that show kinds are still made."""
+
+    def without(outcome: Outcome) -> Outcome:
+        records = {
+            seed: dataclasses.replace(r, metrics={k: v for k, v in r.metrics.items() if not k.endswith("_unchanged")})
+            for seed, r in outcome.pretraining.items()
+        }
+        return dataclasses.replace(outcome, pretraining=records)
+
+    short = [without(outcome) for outcome in outcomes]
+    table = reporting.perplexity_comparison(short, LARGE)
+    ours = [row for row in table.rows if not row[0].startswith("paper")]
+    assert {row[table.columns.index("Unchanged")] for row in ours} == {"—"}
+    assert "not run" not in {row[table.columns.index("Replaced")] for row in ours}
+    assert short[0].own_perplexity == {}
+    assert reporting.swap_table(short).rows
+
+
 def outcomes_of(config: StudyConfig, kinds: dict | None = None, artefacts: list[str] | None = None) -> list[Outcome]:
     """Every run's scores are 80 plus ten times its mask rate, plus a tenth for each seed."""
     trained, tuned = [], []
