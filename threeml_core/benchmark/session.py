@@ -1,4 +1,4 @@
-"""One session of a benchmark in a new process: `python -m threeml_core.benchmark.session`, told on its input what."""
+"""One session of a benchmark in a new process, `threeml_core.benchmark.child`, told on its input what."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import sys
 import tempfile
 
 from threeml_core.benchmark.load import Patience
-from threeml_core.config import StudyConfig, given_parameters, make_config
-from threeml_core.errors import BusyError, StudyError, command_line
+from threeml_core.config import StudyConfig, given_parameters
+from threeml_core.errors import BusyError, StudyError
 from threeml_core.log import Log
-from threeml_core.processes import LEAVE, ended_with_us, leave_if_asked
+from threeml_core.processes import LEAVE, ended_with_us
 
 
 def in_new_process(config: StudyConfig, number: int, refuse: bool, patience: Patience, log: Log) -> None:
@@ -36,7 +36,7 @@ def in_new_process(config: StudyConfig, number: int, refuse: bool, patience: Pat
         "refuse": refuse,
         "patience": dataclasses.asdict(patience),
     }
-    command = [sys.executable, "-m", __name__]
+    command = [sys.executable, "-m", "threeml_core.benchmark.child"]
     environment = {**os.environ, LEAVE: str(os.getpid())}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         process = subprocess.Popen(
@@ -54,17 +54,3 @@ def in_new_process(config: StudyConfig, number: int, refuse: bool, patience: Pat
         own = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         kind = BusyError if process.returncode == BusyError.exit_status else StudyError
         raise kind(own[0] if own else f"session {number}: {' '.join(lines[-5:]) or 'it said nothing'}")
-
-
-@command_line
-def main() -> None:
-    """Measure one session."""
-    from threeml_core.benchmark.run import measure_session  # which imports this module
-
-    leave_if_asked()
-    asked = json.loads(sys.stdin.read())
-    measure_session(make_config(asked["parameters"]), asked["number"], asked["refuse"], Patience(**asked["patience"]))
-
-
-if __name__ == "__main__":  # child processes import it again
-    main()
