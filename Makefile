@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 
 
 # only what is missing or out of date is done; ARGS="-p corpus /data/text" gives parameters
 report: $(INSTALLED)
-	$(BIN)/python -m threeml_core.reporting -p preset $(PRESET) $(ARGS)
+	$(BIN)/threeml report -p preset $(PRESET) $(ARGS)
 
 test: $(INSTALLED)
 	$(PYTEST) -m "not slow and not gpu"

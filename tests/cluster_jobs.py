@@ -10,9 +10,9 @@ from pathlib import Path
 import ray
 
 from tests.unit.test_sweep import leave_record
-from threeml_core.errors import Preempted
-from threeml_core.files import exclusive
-from threeml_core.results import RunRecord
+from threeml_core.foundation.errors import Preempted
+from threeml_core.foundation.files import exclusive
+from threeml_core.runs.record import RunRecord
 
 
 def leave_host(runs_dir: Path, name: str, seconds: float, log: Callable[[str], None]) -> RunRecord:

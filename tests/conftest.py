@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from threeml_core.config import StudyConfig, make_config
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.foundation.files import PROJECT_ROOT
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")

@@ -22,7 +22,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.foundation.files import PROJECT_ROOT
 
 DOCUMENT = PROJECT_ROOT / "docs" / "reliability.md"
 START, END = "<!-- faults: start -->", "<!-- faults: end -->"

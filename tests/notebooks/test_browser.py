@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.foundation.files import PROJECT_ROOT
 
 PAGES = sorted((PROJECT_ROOT / "reports" / "tiny").glob("*.html"))
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -15,10 +15,10 @@ import nbformat
 import pytest
 
 from threeml_core.config import PARAMETERS, make_config
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.reporting import study_plan
-from threeml_core.results import load_records
-from threeml_core.study import find_outcomes
+from threeml_core.runs.record import load_records
+from threeml_core.study.results import find_outcomes
 
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 TINY = make_config({})

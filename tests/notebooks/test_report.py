@@ -14,13 +14,13 @@ import pytest
 
 from tests.conftest import SHARED
 from threeml_core.config import make_config
-from threeml_core.errors import ParameterError, StudyError
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.foundation.errors import ParameterError, StudyError
+from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.paper import printed_values
 from threeml_core.reporting import execute
 from threeml_core.reporting.html import build_report
-from threeml_core.results import RunRecord
-from threeml_core.study import find_outcomes
+from threeml_core.runs.record import RunRecord
+from threeml_core.study.results import find_outcomes
 
 REPORT = PROJECT_ROOT / "reports" / "tiny"
 PAGES = sorted(REPORT.glob("*.html"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SHARED
+from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.paper import PrintedValue, printed_values
-from threeml_core.tasks import GLUE_TASKS
 
 SOURCE = SHARED / "paper" / "3ml.tex"
 

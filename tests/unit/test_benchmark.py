@@ -17,28 +17,31 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from threeml_core.benchmark.__main__ import main as command
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.unit.test_models import batch_of, make
-from threeml_core import ledger, reporting, speeds
-from threeml_core.benchmark import run, run_benchmark
-from threeml_core.benchmark.__main__ import main as command
+from threeml_core import reporting
+from threeml_core.benchmark import run, speeds
 from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
 from threeml_core.benchmark.breakdown import KINDS, kind_of
 from threeml_core.benchmark.load import Load, OthersMeter, Patience, wait_until_idle
 from threeml_core.benchmark.preparation import compare_preparation
+from threeml_core.benchmark.run import run_benchmark
 from threeml_core.benchmark.scaling import points_of
+from threeml_core.benchmark.speeds import benchmark_records, same_benchmark
 from threeml_core.config import make_config
-from threeml_core.data import prepare_data
-from threeml_core.data.blocks import widen
-from threeml_core.errors import ParameterError
+from threeml_core.data.prepare import prepare_data
+from threeml_core.data.sequences import widen
 from threeml_core.flops import forward_flops
-from threeml_core.log import no_line
+from threeml_core.foundation.errors import ParameterError
+from threeml_core.foundation.log import no_line
+from threeml_core.foundation.processes import available_cores
 from threeml_core.masking import CorruptedBatch
-from threeml_core.pretrain import Batches, count_of
-from threeml_core.processes import available_cores
-from threeml_core.results import RunRecord, write_record
+from threeml_core.runs.record import RunRecord, write_record
+from threeml_core.training.batches import Batches
+from threeml_core.training.trainer import count_of
 
 CPU = torch.device("cpu")
 ANYHOW = Patience(wait=0, pause=0, load=math.inf, busy=math.inf)
@@ -313,12 +316,12 @@ def test_each_session_is_a_process_and_finished_ones_stay(corpus_file: Path, tmp
     both = run_benchmark(config, lines.append, patience=ANYHOW)
     assert [r.identity["session"] for r in both] == [1, 2] and "mark" in both[0].metrics
     assert both[0].metrics["process"] == os.getpid() != both[1].metrics["process"]
-    assert both[1].run_id != both[0].run_id and ledger.same_benchmark(*both)
+    assert both[1].run_id != both[0].run_id and same_benchmark(*both)
     assert set(both[1].metrics["turns"]) == {"vanilla-15", "self-50", "vanilla-15 again"}
     assert "session 2 of 2, in a process of its own" in lines and any("6 rounds" in line for line in lines)
     plan = config.replace(plan_only=True)
     assert [r.run_id for r in run_benchmark(plan)] == [r.run_id for r in both]
-    assert [r.run_id for r in ledger.benchmark(make_config({**given, "plan_only": True}))] == [r.run_id for r in both]
+    assert [r.run_id for r in benchmark_records(make_config({**given, "plan_only": True}))] == [r.run_id for r in both]
 
 
 def test_a_busy_machine_is_refused(

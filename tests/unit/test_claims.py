@@ -13,13 +13,13 @@ import pytest
 from scipy import stats
 
 from tests.study_records import finetuned, pretrained, record
-from threeml_core.claims import claims
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import printed_values
 from threeml_core.reporting import study_notes
-from threeml_core.results import RunRecord
-from threeml_core.study import Outcome, StudyRun, find_outcomes, study_runs
-from threeml_core.verdicts import Claim, Finding, corrected_verdicts, family_statement
+from threeml_core.runs.record import RunRecord
+from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
+from threeml_core.study.claims import claims
+from threeml_core.study.results import Outcome, StudyRun, find_outcomes, study_runs
 
 SEEDS = 3
 CONFIG = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pretrain_seeds": SEEDS})

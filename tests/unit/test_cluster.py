@@ -21,13 +21,13 @@ from tests.glue_files import write_glue
 from tests.unit.test_finetune import encoders, tokenizer  # noqa: F401 (fixtures)
 from tests.unit.test_sweep import fail, sent
 from threeml_core.config import make_config
-from threeml_core.encoders import open_encoder
-from threeml_core.errors import LockedError, ParameterError, TrainingError
-from threeml_core.files import PROJECT_ROOT, exclusive
-from threeml_core.finetune import finetune_glue, load_tasks
-from threeml_core.jobs import Job
-from threeml_core.results import RunRecord, load_records
-from threeml_core.sweep import run_all
+from threeml_core.foundation.errors import LockedError, ParameterError, TrainingError
+from threeml_core.foundation.files import PROJECT_ROOT, exclusive
+from threeml_core.glue.encoders import open_encoder
+from threeml_core.glue.finetune import finetune_glue, load_tasks
+from threeml_core.runs.jobs import Job
+from threeml_core.runs.record import RunRecord, load_records
+from threeml_core.runs.sweep import run_all
 
 ray = pytest.importorskip("ray", reason="needs the extra `cluster`")
 
@@ -84,7 +84,8 @@ def test_what_a_user_has_to_know_comes_back_in_one_line(cluster: Any, tmp_path: 
 def ray_elsewhere(runs_dir: Path) -> None:
     """As a process that has not joined a cluster yet."""
     script = (
-        "from threeml_core.errors import ParameterError\nfrom threeml_core.cluster import ray_cluster\n"
+        "from threeml_core.foundation.errors import ParameterError\n"
+        "from threeml_core.runs.ray_engine import ray_cluster\n"
         "try:\n    ray_cluster('x', print, 'nowhere', 3).__enter__()\nexcept ParameterError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=runs_dir, timeout=120)
@@ -209,7 +210,7 @@ def test_the_driver_is_killed(encoders: dict[str, Path], tmp_path: Path) -> None
         "finetune_epochs": "20",
     }
     parameters = [part for name, value in settings.items() for part in ("-p", name, str(value))]
-    command = [sys.executable, "-m", "threeml_core.finetune", *parameters]
+    command = [sys.executable, "-m", "threeml_core", "finetune", *parameters]
     driver = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True)
     assert driver.stdout is not None
     with driver.stdout:

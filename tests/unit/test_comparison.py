@@ -10,13 +10,13 @@ import pytest
 
 from tests.study_records import finetuned, pretrained
 from threeml_core import reporting
-from threeml_core.claims import claims
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import printed_values
 from threeml_core.reporting.comparison import measured, measured_perplexity
 from threeml_core.reporting.tables import Table
-from threeml_core.results import RunRecord
-from threeml_core.study import Outcome, find_outcomes, study_runs
+from threeml_core.runs.record import RunRecord
+from threeml_core.study.claims import claims
+from threeml_core.study.results import Outcome, find_outcomes, study_runs
 
 LARGE = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pretrain_seeds": 3})
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")

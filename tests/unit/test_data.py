@@ -28,15 +28,14 @@ from huggingface_hub.utils import close_session
 from transformers import PreTrainedTokenizerFast
 
 from threeml_core.config import make_config
-from threeml_core.data import load_corpus, prepare_data, train_tokenizer
-from threeml_core.data.blocks import BlockWriter, TokenBlocks, batch_indices, epoch_order, token_dtype
 from threeml_core.data.bundled import bundled_articles, clean_line
-from threeml_core.data.corpus import PIECE_CHARACTERS, corpus_files
+from threeml_core.data.corpus import PIECE_CHARACTERS, corpus_files, load_corpus
 from threeml_core.data.folders import HIDDEN, TWICE
 from threeml_core.data.hub import hub_or_cache
-from threeml_core.data.prepare import held_out, load_prepared
-from threeml_core.data.tokenizer import Encoder
-from threeml_core.errors import CorpusError, DamagedFileError, StudyError
+from threeml_core.data.prepare import held_out, load_prepared, prepare_data
+from threeml_core.data.sequences import BlockWriter, TokenBlocks, batch_indices, epoch_order, token_dtype
+from threeml_core.data.tokenizer import Encoder, train_tokenizer
+from threeml_core.foundation.errors import CorpusError, DamagedFileError, StudyError
 
 TEXTS = ["First document.\nIts second line.\n", "Zweites Dokument, mit Umlaut: ä.\n", "Third.\n"]
 

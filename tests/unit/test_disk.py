@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from threeml_core.checkpoint import SavedStates
 from threeml_core.config import make_config
-from threeml_core.data import prepare_data
-from threeml_core.errors import StudyError
-from threeml_core.files import PROJECT_ROOT
-from threeml_core.pretrain import Trainer, count_parameters, pretrain
+from threeml_core.data.prepare import prepare_data
+from threeml_core.foundation.errors import StudyError
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.training.checkpoint import SavedStates
+from threeml_core.training.loop import pretrain
+from threeml_core.training.model_card import count_parameters
+from threeml_core.training.trainer import Trainer
 
 Mount = Callable[[str], Path]
 
@@ -79,7 +81,7 @@ def test_a_full_disk_while_data_are_prepared(small: dict, mount: Mount) -> None:
     """By the command: one line, status 2, nothing left."""
     disk = mount("size=16k")
     parameters = [part for name, value in small_run(small, disk).items() for part in ("-p", name, str(value))]
-    command = [sys.executable, "-m", "threeml_core.pretrain", *parameters]
+    command = [sys.executable, "-m", "threeml_core", "pretrain", *parameters]
     done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: the disk is full") and done.stderr.count("\n") == 1
     assert not [path for path in disk.rglob("*") if path.is_dir() and path.parent.name == "data"]

@@ -14,15 +14,16 @@ import pytest
 import torch
 import yaml
 
-import threeml_core.pretrain
+import threeml_core.training.loop
 from threeml_core.config import StudyConfig, make_config
-from threeml_core.data import prepare_data
-from threeml_core.distributed import Processes
-from threeml_core.errors import ParameterError, TrainingError
-from threeml_core.files import PROJECT_ROOT
-from threeml_core.pretrain import Trainer, pretrain
-from threeml_core.processes import is_running
-from threeml_core.results import read_metrics, read_record
+from threeml_core.data.prepare import prepare_data
+from threeml_core.foundation.errors import ParameterError, TrainingError
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.foundation.processes import is_running
+from threeml_core.runs.record import read_metrics, read_record
+from threeml_core.training.distributed import Processes
+from threeml_core.training.loop import pretrain
+from threeml_core.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -37,7 +38,7 @@ def own_runs(small: dict, runs_dir: Path, tmp_path: Path) -> dict:
 
 def command(settings: dict, *launcher: str) -> list[str]:
     parameters = [part for name, value in settings.items() for part in ("-p", name, str(value))]
-    return [sys.executable, *launcher, "-m", "threeml_core.pretrain", *parameters]
+    return [sys.executable, *launcher, "-m", "threeml_core", "pretrain", *parameters]
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -146,8 +147,8 @@ def test_an_error_in_one_process_ends_them_all(own_runs: dict, tmp_path: Path) -
     script = tmp_path / "broken.py"
     script.write_text(
         "import os, sys\n"
-        "import threeml_core.pretrain as p\n"
-        "from threeml_core.errors import TrainingError\n"
+        "import threeml_core.training.loop as p\n"
+        "from threeml_core.foundation.errors import TrainingError\n"
         "honest, calls = p.loss_of, []\n"
         "def broken(*arguments):\n"
         "    calls.append(1)\n"
@@ -183,8 +184,8 @@ def test_processes_end_with_the_one_that_started_them(own_runs: dict, tmp_path: 
 
 
 def _is_locked(lock: Path) -> bool:
-    from threeml_core.errors import LockedError
-    from threeml_core.files import exclusive
+    from threeml_core.foundation.errors import LockedError
+    from threeml_core.foundation.files import exclusive
 
     try:
         with exclusive(lock, "it"):
@@ -207,14 +208,14 @@ def test_a_batch_that_cannot_be_shared(own_runs: dict) -> None:
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward pass of more than two blocks does not fit; there is no GPU here to fill."""
-    honest = threeml_core.pretrain.loss_of
+    honest = threeml_core.training.trainer.loss_of
 
     def full(model: Any, batch: Any, count: Any) -> torch.Tensor:
         if len(batch.input_ids) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has")
         return honest(model, batch, count)
 
-    monkeypatch.setattr(threeml_core.pretrain, "loss_of", full)
+    monkeypatch.setattr(threeml_core.training.loop, "loss_of", full)
 
 
 def run(settings: dict, **changes: Any) -> StudyConfig:
@@ -246,6 +247,6 @@ def test_nothing_fits(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: Any) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(threeml_core.pretrain, "loss_of", full)
+    monkeypatch.setattr(threeml_core.training.loop, "loss_of", full)
     with pytest.raises(TrainingError, match="and one block does not fit either: take a smaller model"):
         pretrain(run(own_runs, auto_find_micro_batch_size=True), lambda line: None)

@@ -15,11 +15,14 @@ import torch
 
 from tests.faults import BAD_INPUTS, DOCUMENT, FAULTS, BadInput, replace_table, run_of
 from tests.glue_files import write_glue
-from threeml_core import experiments, finetune, mutual_information, pretrain
 from threeml_core.benchmark import __main__ as benchmark
 from threeml_core.config import make_config
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.glue import finetune
+from threeml_core.information import measure as mutual_information
 from threeml_core.reporting import __main__ as reporting
+from threeml_core.study import run as experiments
+from threeml_core.training import loop as pretrain
 
 COMMANDS: dict[str, Callable[[], None]] = {
     "pretrain": pretrain.main,

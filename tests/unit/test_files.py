@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from threeml_core import files
-from threeml_core.errors import StudyError
-from threeml_core.files import atomic_file, atomic_folder, explain_path, find_path, project_path
+from threeml_core.foundation import files
+from threeml_core.foundation.errors import StudyError
+from threeml_core.foundation.files import atomic_file, atomic_folder, explain_path, find_path, project_path
 
 
 def at_once(program: str, *arguments: tuple[object, ...]) -> None:

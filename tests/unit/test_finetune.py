@@ -31,15 +31,14 @@ from transformers import (
 )
 
 from tests.glue_files import HEADERS, write_glue
-from threeml_core import protocol
 from threeml_core.config import StudyConfig, make_config
-from threeml_core.data.encode import EncodedSplit, encode_task, evaluation_batches, training_batches
-from threeml_core.data.glue import load_task
 from threeml_core.data.tokenizer import train_tokenizer
-from threeml_core.encoders import load_classifier, max_positions, open_encoder
-from threeml_core.errors import CheckpointError, ParameterError, StudyError
-from threeml_core.files import PROJECT_ROOT
-from threeml_core.finetune import (
+from threeml_core.foundation.errors import CheckpointError, ParameterError, StudyError
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.glue import protocol
+from threeml_core.glue.encode import EncodedSplit, encode_task, evaluation_batches, training_batches
+from threeml_core.glue.encoders import load_classifier, max_positions, open_encoder
+from threeml_core.glue.finetune import (
     Setting,
     export_predictions,
     finetune_glue,
@@ -48,11 +47,12 @@ from threeml_core.finetune import (
     plan_jobs,
     predict_split,
 )
-from threeml_core.metrics import compare, task_metrics
-from threeml_core.predictions import load_predictions, read_parquet
-from threeml_core.protocol import GlueStudy, planned_runs, runs_of, task_result
-from threeml_core.results import load_records, read_metrics, read_record
-from threeml_core.tasks import GLUE_TASKS
+from threeml_core.glue.metrics import compare, task_metrics
+from threeml_core.glue.predictions import load_predictions, read_parquet
+from threeml_core.glue.protocol import GlueStudy, planned_runs, runs_of, task_result
+from threeml_core.glue.readers import load_task
+from threeml_core.glue.tasks import GLUE_TASKS
+from threeml_core.runs.record import load_records, read_metrics, read_record
 
 GEOMETRY = {
     "num_hidden_layers": 2,
@@ -565,7 +565,7 @@ def test_bad_checkpoints(encoders: dict[str, Path], tmp_path: Path, tokenizer: P
 
 def test_the_whole_pretraining_model_is_refused(config: StudyConfig) -> None:
     """`model/` holds the decoder as well; what to fine-tune is `encoder/` beside it."""
-    from threeml_core.pretrain import pretrain
+    from threeml_core.training.loop import pretrain
 
     record = pretrain(config.replace(max_steps=1), quiet)
     folder = record.folder(config.runs_dir)
@@ -602,7 +602,7 @@ def test_nothing_starts_on_bad_input(given: dict, encoders: dict[str, Path], glu
 
 def command(given: dict, *more: str) -> list[str]:
     arguments = [part for name, value in given.items() for part in ("-p", name, str(value))]
-    return [sys.executable, "-m", "threeml_core.finetune", *arguments, *more]
+    return [sys.executable, "-m", "threeml_core", "finetune", *arguments, *more]
 
 
 def test_the_command(given: dict, encoders: dict[str, Path]) -> None:

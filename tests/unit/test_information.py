@@ -13,22 +13,22 @@ import torch
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.metrics import mutual_info_score
 
-from threeml_core.bias import bias_points, bias_study
-from threeml_core.clustering import Array, _cluster, _OnCPU, _OnTorch, cluster
 from threeml_core.config import make_config
-from threeml_core.errors import ParameterError
-from threeml_core.information import (
+from threeml_core.foundation.errors import ParameterError
+from threeml_core.information.bias import bias_points, bias_study
+from threeml_core.information.clustering import Array, _cluster, _OnCPU, _OnTorch, cluster
+from threeml_core.information.estimate import (
     JointCounts,
     corrected_information,
     estimate_layer,
     grassberger_entropy,
     plug_in_entropy,
 )
-from threeml_core.information_findings import first_block, first_layers
-from threeml_core.mixtures import Mixture
-from threeml_core.mutual_information import layer_mutual_information
+from threeml_core.information.findings import first_block, first_layers
+from threeml_core.information.measure import layer_mutual_information
+from threeml_core.information.mixtures import Mixture
 from threeml_core.reporting import bias_table, information_table, plot_bias, plot_information, statement_table
-from threeml_core.results import RunRecord
+from threeml_core.runs.record import RunRecord
 
 CPU = torch.device("cpu")
 
@@ -445,10 +445,10 @@ def test_states_that_are_not_finite() -> None:
 def test_the_bias_study_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the page shows comes from the record: another machine's last digits change nothing."""
     small = {"clusters": 20, "tokens": 5, "couplings": (0.0, 1.0), "states_per_cluster": (5, 50), "seed": 0}
-    monkeypatch.setattr("threeml_core.bias._STUDY", small)
+    monkeypatch.setattr("threeml_core.information.bias._STUDY", small)
     config = make_config({"preset": "tiny", "runs_dir": str(tmp_path)})
     found = bias_study(config, lambda line: None)
-    monkeypatch.setattr("threeml_core.bias.bias_points", lambda **_: pytest.fail("it is there already"))
+    monkeypatch.setattr("threeml_core.information.bias.bias_points", lambda **_: pytest.fail("it is there already"))
     for again in (bias_study(config), bias_study(config.replace(plan_only=True))):
         assert bias_table(again).rows == bias_table(found).rows and plot_bias(again).alt == plot_bias(found).alt
     assert found.run_id in bias_table(found).caption, "a report takes the records that its pages name"

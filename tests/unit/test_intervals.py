@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from threeml_core.intervals import (
+from threeml_core.statistics.intervals import (
     Interval,
     Spread,
     detectable_difference,

@@ -18,17 +18,19 @@ import pytest
 
 from tests.audit import audited
 from tests.study_records import finetuned, pretrained
-from threeml_core import claims as judged
-from threeml_core import information_findings, reporting, study
+from threeml_core import reporting
 from threeml_core.config import make_config
-from threeml_core.files import fingerprint
-from threeml_core.information import LayerInformation
-from threeml_core.protocol import GlueStudy, TaskResult
+from threeml_core.foundation.files import fingerprint
+from threeml_core.glue.protocol import GlueStudy, TaskResult
+from threeml_core.glue.tasks import GLUE_TASKS
+from threeml_core.information import findings as information_findings
+from threeml_core.information.estimate import LayerInformation
 from threeml_core.reporting import figures
 from threeml_core.reporting.html import build_report
-from threeml_core.results import RunRecord, runs_named
-from threeml_core.study import Outcome, find_outcomes, study_runs
-from threeml_core.tasks import GLUE_TASKS
+from threeml_core.runs.record import RunRecord, runs_named
+from threeml_core.study import claims as judged
+from threeml_core.study import results as study
+from threeml_core.study.results import Outcome, find_outcomes, study_runs
 
 RECORDS = 10_000
 SECONDS = 30

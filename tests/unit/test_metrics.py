@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from threeml_core import metrics
-from threeml_core.errors import ParameterError
+from threeml_core.foundation.errors import ParameterError
+from threeml_core.glue import metrics
+from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.paper import printed_values
-from threeml_core.tasks import GLUE_TASKS
 
 REFERENCE = {
     "accuracy": sklearn_metrics.accuracy_score,

@@ -20,22 +20,23 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-import threeml_core.pretrain
+import threeml_core.training.loop
 from threeml_core import flops, reporting
-from threeml_core.checkpoint import SavedStates, load_training_state
 from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
-from threeml_core.data import prepare_data
-from threeml_core.errors import DamagedFileError, DivergedError, ParameterError, StudyError, TrainingError
-from threeml_core.evaluation import (
+from threeml_core.data.prepare import prepare_data
+from threeml_core.foundation.errors import DamagedFileError, DivergedError, ParameterError, StudyError, TrainingError
+from threeml_core.foundation.files import PROJECT_ROOT, write_json
+from threeml_core.runs.record import load_records, read_metrics, read_record
+from threeml_core.training.checkpoint import SavedStates, load_training_state
+from threeml_core.training.evaluation import (
     fixed_corruption,
     masking_of,
     mlm_perplexity,
     unigram_log_probabilities,
     validation_blocks,
 )
-from threeml_core.files import PROJECT_ROOT, write_json
-from threeml_core.pretrain import Trainer, pretrain, pretrain_run_id
-from threeml_core.results import load_records, read_metrics, read_record
+from threeml_core.training.loop import pretrain, pretrain_run_id
+from threeml_core.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -275,14 +276,14 @@ def test_resume_is_bit_for_bit(architecture: str, small: dict, tmp_path: Path) -
 def test_loss_not_finite(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """The step is named, the last good state is kept, and the run goes on from it once the cause is gone."""
     config = make_config({**own_runs, "save_steps": 4})
-    honest, calls = threeml_core.pretrain.loss_of, []
+    honest, calls = threeml_core.training.trainer.loss_of, []
 
     def poisoned(model, batch, count):
         calls.append(1)
         loss = honest(model, batch, count)
         return loss * float("nan") if len(calls) == 7 else loss
 
-    monkeypatch.setattr(threeml_core.pretrain, "loss_of", poisoned)
+    monkeypatch.setattr(threeml_core.training.loop, "loss_of", poisoned)
     message = r"loss is not finite \(nan\) at step 7; the last good state is kept in .*max_grad_norm=1.0"
     with pytest.raises(TrainingError, match=message) as caught:
         pretrain(config, quiet)
@@ -322,7 +323,7 @@ def test_a_run_that_blew_up_is_no_success(learning_rate: float, max_steps: int, 
     given |= {"runs_dir": str(runs / "again"), "initialization": "bert"}
     command = [word for item in given.items() for word in ("-p", item[0], str(item[1]))]
     done = subprocess.run(
-        [sys.executable, "-m", "threeml_core.pretrain", *command], capture_output=True, text=True, cwd=PROJECT_ROOT
+        [sys.executable, "-m", "threeml_core", "pretrain", *command], capture_output=True, text=True, cwd=PROJECT_ROOT
     )
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("error: the run diverged")
 
@@ -449,7 +450,7 @@ def test_damaged_run(damage: str, own_runs: dict) -> None:
 
 
 def test_two_processes_do_not_write_the_same_run(own_runs: dict, tmp_path: Path) -> None:
-    from threeml_core.files import exclusive
+    from threeml_core.foundation.files import exclusive
 
     config = make_config(own_runs)
     folder = tmp_path / "pretrain" / pretrain_run_id(config, prepare_data(config), CPU)
@@ -539,7 +540,7 @@ def test_command_line_refuses_in_one_line(own_runs: dict) -> None:
         (["-p", "corpus", "/no/such.txt"], "error: corpus /no/such.txt: no such file or folder"),
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "threeml_core.pretrain", *arguments, "-p", "runs_dir", own_runs["runs_dir"]],
+            [sys.executable, "-m", "threeml_core", "pretrain", *arguments, "-p", "runs_dir", own_runs["runs_dir"]],
             cwd=PROJECT_ROOT,
             capture_output=True,
             text=True,
@@ -600,7 +601,7 @@ def test_a_run_says_what_it_makes_of_the_text(own_runs: dict, monkeypatch: pytes
     )
     (warning,) = (line for line in lines if line.startswith("warning: the run ends on the unigram plateau"))
     assert f"is {record.metrics['eval_perplexity_masked']:.1f}, the unigram's" in warning and "more updates" in warning
-    monkeypatch.setattr("threeml_core.evaluation.PLATEAU_MARGIN", 100.0)
+    monkeypatch.setattr("threeml_core.training.evaluation.PLATEAU_MARGIN", 100.0)
     pretrain(config.replace(seed=1), lines.append)
     assert sum(line.startswith("warning: the run ends on the unigram plateau") for line in lines) == 1
 

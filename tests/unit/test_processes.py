@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from threeml_core.files import PROJECT_ROOT
-from threeml_core.processes import environment_of_children, spin_environment
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.foundation.processes import environment_of_children, spin_environment
 
 SHOW = "import os; print(os.environ.get('GOMP_SPINCOUNT'))"
 NOTEBOOK = f"from threeml_core.config import resolve_parameters; resolve_parameters({{}}); {SHOW}"
@@ -37,7 +37,7 @@ def test_a_command_waits_briefly_before_torch_is_there() -> None:
     """libgomp says what it was told when torch loads it, which a command does before its first own line."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run(
-        [sys.executable, "-m", "threeml_core.pretrain", "--help"],
+        [sys.executable, "-m", "threeml_core", "pretrain", "--help"],
         env={**inherited, "OMP_DISPLAY_ENV": "verbose"},
         cwd=PROJECT_ROOT,
         capture_output=True,

@@ -16,7 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.foundation.files import PROJECT_ROOT
 
 PYPROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
@@ -99,7 +99,7 @@ print("imported")
     return "" if done.stdout.strip() == "imported" else done.stderr[-2000:] or "it said nothing"
 
 
-@pytest.mark.parametrize("module", ["threeml_core.pretrain", "threeml_core.benchmark", "gpu_check"])
+@pytest.mark.parametrize("module", ["threeml_core.training.loop", "threeml_core.benchmark", "gpu_check"])
 @pytest.mark.parametrize("bare", [False, True])
 def test_a_base_install_can_pretrain(module: str, bare: bool) -> None:
     """Nothing outside the base dependencies is imported; on a bare GPU host gensim is not there either."""

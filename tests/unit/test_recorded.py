@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_experiments import study  # noqa: F401  (a fixture)
-from threeml_core.archive import CURVES, RESULTS, read_archive, restore_runs, shown_records, write_archive
 from threeml_core.config import identity_parameters, make_config, parse_arguments
-from threeml_core.errors import DamagedFileError, ParameterError
-from threeml_core.experiments import conduct, corruption_rows, finetune_study, finished_outcomes, prepare
-from threeml_core.ledger import is_pretraining_of
-from threeml_core.log import no_line
-from threeml_core.mutual_information import mutual_information
-from threeml_core.pretrain import pretrain
-from threeml_core.protocol import compare_results
+from threeml_core.foundation.errors import DamagedFileError, ParameterError
+from threeml_core.foundation.log import no_line
+from threeml_core.glue.protocol import compare_results
+from threeml_core.information.measure import mutual_information
 from threeml_core.reporting import comparison_of_models, corruption_note, protocol_table
 from threeml_core.reporting.commands import finetune_command, pretrain_command
-from threeml_core.results import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record, write_record
-from threeml_core.study import study_runs
+from threeml_core.runs.archive import CURVES, RESULTS, read_archive, restore_runs, shown_records, write_archive
+from threeml_core.runs.ledger import is_pretraining_of
+from threeml_core.runs.record import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record, write_record
+from threeml_core.study.results import study_runs
+from threeml_core.study.run import corruption_rows, finetune_study, finished_outcomes, prepare, run_study
+from threeml_core.training.loop import pretrain
 
 
 def everything(runs_dir: str) -> list[RunRecord]:
@@ -43,7 +43,7 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:  # noqa: F8
     text = prepare(config, no_line)
     models = finetune_study(config, no_line)
     measured = [read_record(record.folder(config.runs_dir)) for record in mutual_information(config, no_line)]
-    outcomes = conduct(config, ["Table 1", "Figure 3"], no_line)
+    outcomes = run_study(config, ["Table 1", "Figure 3"], no_line)
     difference = compare_results(models[0].results[0], models[1].results[0], config.runs_dir)
     tables = [repr(protocol_table(model)) for model in models]
     pairs = repr(comparison_of_models(models[0], models[1:], config.runs_dir))
@@ -82,7 +82,7 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:  # noqa: F8
         "with one seed nothing changes"
     )
     for of in (
-        conduct(recorded, ["Table 1", "Figure 3"], no_line),
+        run_study(recorded, ["Table 1", "Figure 3"], no_line),
         finished_outcomes(recorded, ["Table 1", "Figure 3"]),
     ):
         assert [o.metric("eval_loss") for o in of] == [o.metric("eval_loss") for o in outcomes]

@@ -29,23 +29,25 @@ from transformers import RobertaConfig, RobertaModel
 from tests.audit import audited
 from tests.study_records import pretrained
 from tests.study_records import record as make_record
-from threeml_core import mutual_information, reporting
+from threeml_core import reporting
 from threeml_core.config import load_preset, make_config, parse_arguments
-from threeml_core.data import load_corpus, load_tokenizer, prepare_data, train_tokenizer
-from threeml_core.data.glue import load_task
-from threeml_core.data.prepare import load_prepared
-from threeml_core.encoders import open_encoder
-from threeml_core.errors import CheckpointError, CorpusError, DamagedFileError, ParameterError, StudyError
-from threeml_core.evaluation import corruption_example
-from threeml_core.files import PROJECT_ROOT
-from threeml_core.information import LayerInformation
-from threeml_core.predictions import load_predictions
-from threeml_core.protocol import GlueStudy, TaskResult
+from threeml_core.data.corpus import load_corpus
+from threeml_core.data.prepare import load_prepared, prepare_data
+from threeml_core.data.tokenizer import load_tokenizer, train_tokenizer
+from threeml_core.foundation.errors import CheckpointError, CorpusError, DamagedFileError, ParameterError, StudyError
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.glue.encoders import open_encoder
+from threeml_core.glue.predictions import load_predictions
+from threeml_core.glue.protocol import GlueStudy, TaskResult
+from threeml_core.glue.readers import load_task
+from threeml_core.glue.tasks import GLUE_TASKS, select_tasks
+from threeml_core.information import measure as mutual_information
+from threeml_core.information.estimate import LayerInformation
 from threeml_core.reporting import execute
 from threeml_core.reporting.html import build_report
-from threeml_core.results import RunRecord, describe_environment, load_records, read_record, write_record
-from threeml_core.study import Outcome, study_runs
-from threeml_core.tasks import GLUE_TASKS, select_tasks
+from threeml_core.runs.record import RunRecord, describe_environment, load_records, read_record, write_record
+from threeml_core.study.results import Outcome, study_runs
+from threeml_core.training.evaluation import corruption_example
 
 SOURCES = [*sorted((PROJECT_ROOT / "threeml_core").rglob("*.py")), *sorted((PROJECT_ROOT / "scripts").glob("*.py"))]
 
@@ -288,7 +290,7 @@ def test_what_needs_another_package_is_refused(encoder: Path) -> None:
 
 
 def test_what_a_run_leaves_holds_no_pickle(config: Any, tmp_path: Path) -> None:
-    from threeml_core.pretrain import pretrain
+    from threeml_core.training.loop import pretrain
 
     record = pretrain(config.replace(runs_dir=str(tmp_path), max_steps=2, save_steps=1), lambda line: None)
     files = [path for path in record.folder(tmp_path).rglob("*") if path.is_file()]

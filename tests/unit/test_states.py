@@ -15,18 +15,18 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from threeml_core import mutual_information as stage
-from threeml_core import states
 from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
-from threeml_core.data import PreparedData, prepare_data
-from threeml_core.errors import CheckpointError, CorpusError, DamagedFileError, ParameterError, StudyError
+from threeml_core.data.prepare import PreparedData, prepare_data
+from threeml_core.foundation.errors import CheckpointError, CorpusError, DamagedFileError, ParameterError, StudyError
+from threeml_core.information import measure as stage
+from threeml_core.information import states
+from threeml_core.information.measure import mutual_information
+from threeml_core.information.states import Forward, Sample, collect_states, draw_sample, states_in_memory
 from threeml_core.masking import Masking, corrupt
 from threeml_core.models import build_model
 from threeml_core.models.modeling import take
-from threeml_core.mutual_information import mutual_information
-from threeml_core.pretrain import pretrain
-from threeml_core.results import read_record
-from threeml_core.states import Forward, Sample, collect_states, draw_sample, states_in_memory
+from threeml_core.runs.record import read_record
+from threeml_core.training.loop import pretrain
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 
@@ -413,7 +413,7 @@ def test_a_run_without_its_decoder_or_with_another_text(study: StudyConfig, tmp_
 
 def test_the_command(study: StudyConfig, small: dict, tmp_path: Path) -> None:
     record = pretrain(study, quiet)
-    command = [sys.executable, "-m", "threeml_core.mutual_information"]
+    command = [sys.executable, "-m", "threeml_core", "information"]
     given = {"runs_dir": tmp_path, "runs": record.run_id, "clusters": 20, "kmeans_seeds": 1}
     arguments = [part for name, value in given.items() for part in ("-p", name, str(value))]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300)

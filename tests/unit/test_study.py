@@ -8,12 +8,12 @@ import pytest
 
 from tests.study_records import finetuned, pretrained
 from threeml_core.config import ARCHITECTURES, StudyConfig, identity_parameters, make_config
-from threeml_core.errors import ParameterError
+from threeml_core.foundation.errors import ParameterError
+from threeml_core.glue.protocol import planned_runs, planned_tasks
 from threeml_core.paper import printed_values
-from threeml_core.protocol import planned_runs, planned_tasks
 from threeml_core.reporting import study_plan
-from threeml_core.results import RunRecord
-from threeml_core.study import STUDY_MODELS, find_outcomes, finetune_configs, study_runs
+from threeml_core.runs.record import RunRecord
+from threeml_core.study.results import STUDY_MODELS, find_outcomes, finetune_configs, study_runs
 
 LARGE = make_config({"preset": "efficient-large"})
 

@@ -16,15 +16,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from threeml_core import sweep
-from threeml_core.engines import do
-from threeml_core.errors import DamagedFileError, StudyError, TrainingError
-from threeml_core.files import PROJECT_ROOT
-from threeml_core.jobs import Job, in_order
-from threeml_core.log import no_line
-from threeml_core.processes import available_cores, is_running
-from threeml_core.results import RunRecord, describe_environment, write_record
-from threeml_core.sweep import run_all
+from threeml_core.foundation.errors import DamagedFileError, StudyError, TrainingError
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.foundation.log import no_line
+from threeml_core.foundation.processes import available_cores, is_running
+from threeml_core.runs import sweep
+from threeml_core.runs.engines import do
+from threeml_core.runs.jobs import Job, in_order
+from threeml_core.runs.record import RunRecord, describe_environment, write_record
+from threeml_core.runs.sweep import run_all
 
 
 def job(runs_dir: Path, name: str, *needs: str, failure: str | None = None, calls: list | None = None) -> Job:

@@ -13,15 +13,15 @@ import pyarrow.parquet
 import pytest
 
 from tests.glue_files import write_glue
-from threeml_core.baselines import bag_of_words
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.bundled import bundled_articles
-from threeml_core.data.diagnostic import diagnostic_rows, shuffled
-from threeml_core.data.glue import load_task
 from threeml_core.data.prepare import held_out
-from threeml_core.errors import CorpusError, ParameterError
-from threeml_core.metrics import metric_value
-from threeml_core.tasks import DIAGNOSTIC_TASKS, GLUE_TASKS, select_tasks
+from threeml_core.foundation.errors import CorpusError, ParameterError
+from threeml_core.glue.baselines import bag_of_words
+from threeml_core.glue.diagnostic import diagnostic_rows, shuffled
+from threeml_core.glue.metrics import metric_value
+from threeml_core.glue.readers import load_task
+from threeml_core.glue.tasks import DIAGNOSTIC_TASKS, GLUE_TASKS, select_tasks
 
 
 def config_of(folder: Path | str, **given: object) -> StudyConfig:

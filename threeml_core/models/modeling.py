@@ -30,15 +30,10 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import can_return_tuple
 
 from threeml_core.config import StudyConfig
-from threeml_core.errors import ParameterError
+from threeml_core.foundation.errors import ParameterError
 from threeml_core.masking import IGNORE_INDEX, CorruptedBatch
 from threeml_core.models.blocks import cross_block, encode, runs_through_blocks, self_block, take
-from threeml_core.models.configuration import (
-    ThreeMLConfig,
-    ThreeMLCrossConfig,
-    ThreeMLSelfConfig,
-    VanillaConfig,
-)
+from threeml_core.models.configuration import ThreeMLConfig, ThreeMLCrossConfig, ThreeMLSelfConfig, VanillaConfig
 from threeml_core.models.head import PredictionTransform, summed_cross_entropy
 
 
