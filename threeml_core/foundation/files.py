@@ -17,7 +17,7 @@ from typing import Any
 from threeml_core.foundation.errors import LockedError, StudyError
 from threeml_core.foundation.processes import is_running
 
-PROJECT_ROOT = Path(__file__).resolve().parents[1]
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
 _DIGITS = 16  # of a SHA-256 in a file's name
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 

@@ -1,4 +1,4 @@
-"""What does the jobs of a study: this process, or others on this host. For a Ray cluster see `threeml_core.runs.ray_engine`."""
+"""What does the jobs of a study: this process, or others on this host; `ray_engine` for a cluster."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Protocol
 
 from threeml_core.foundation.errors import StudyError, TrainingError
 from threeml_core.foundation.files import project_path, write_json
-from threeml_core.runs.jobs import Job
 from threeml_core.foundation.log import Log, no_line
 from threeml_core.foundation.processes import available_cores, environment_of_children, leave_with, spin_environment
+from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord
 
 Done = tuple[Job, RunRecord, float]

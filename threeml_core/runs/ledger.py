@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from threeml_core.config import (
-    BENCHMARK_PARAMETERS,
-    DATA_PARAMETERS,
-    StudyConfig,
-    executed_parameters,
-    identity_parameters,
-)
+from threeml_core.config import DATA_PARAMETERS, StudyConfig, executed_parameters, identity_parameters
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.runs.record import RunRecord, load_records
 

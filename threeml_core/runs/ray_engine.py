@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from threeml_core.runs.engines import Done, do
 from threeml_core.foundation.errors import LockedError, ParameterError, Preempted, StudyError, TrainingError
-from threeml_core.runs.jobs import Job
 from threeml_core.foundation.log import Log, no_line
+from threeml_core.runs.engines import Done, do
+from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord
 
 _LOCK_WAIT = 60.0  # seconds: a process of a lost host may hold a run's lock a little longer than the host is there

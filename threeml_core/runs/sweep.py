@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from threeml_core.config import StudyConfig
+from threeml_core.foundation.log import Log
 from threeml_core.runs.engines import Engine, Inline, running_file, worker_pool
 from threeml_core.runs.jobs import Job, Plan
-from threeml_core.foundation.log import Log
 from threeml_core.runs.record import RunRecord, read_metrics, run_folder
 
 _LINE_EVERY = 60.0
