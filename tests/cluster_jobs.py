@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ray
 
-from tests.unit.test_sweep import leave_record
+from tests.unit.runs.test_sweep import leave_record
 from threeml_core.foundation.errors import Preempted
 from threeml_core.foundation.files import exclusive
 from threeml_core.runs.record import RunRecord

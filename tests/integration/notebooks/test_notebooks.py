@@ -298,7 +298,7 @@ def test_presets_inject_as_files(small_arguments: list[str], tmp_path: Path) -> 
 
 
 def nbval(path: Path) -> subprocess.CompletedProcess:
-    sanitize = PROJECT_ROOT / "tests" / "notebooks" / "sanitize.cfg"
+    sanitize = Path(__file__).with_name("sanitize.cfg")
     command = [sys.executable, "-m", "pytest", "--nbval", str(path), f"--nbval-sanitize-with={sanitize}", "-q"]
     command += ["-p", "no:cacheprovider", "--nbval-cell-timeout=400", "-c", "/dev/null", f"--rootdir={PROJECT_ROOT}"]
     return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=550)
@@ -346,7 +346,7 @@ def test_nbval_would_notice(tmp_path: Path) -> None:
     assert done.returncode == 1 and "1.3399" in done.stdout
 
 
-if __name__ == "__main__":  # after a change of StudyConfig: python tests/notebooks/test_notebooks.py
+if __name__ == "__main__":  # after a change of StudyConfig: python tests/integration/notebooks/test_notebooks.py
     for path in NOTEBOOKS:
         notebook = nbformat.read(path, 4)
         next(cell for cell in notebook.cells if cell.cell_type == "code").source = parameters_cell()

@@ -18,8 +18,8 @@ import pytest
 
 from tests.cluster_jobs import die, die_once, hold, leave_host, preempted_once
 from tests.glue_files import write_glue
-from tests.unit.test_finetune import encoders, tokenizer  # noqa: F401 (fixtures)
-from tests.unit.test_sweep import fail, sent
+from tests.unit.glue.test_finetune import encoders, tokenizer  # noqa: F401 (fixtures)
+from tests.unit.runs.test_sweep import fail, sent
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import LockedError, ParameterError, TrainingError
 from threeml_core.foundation.files import PROJECT_ROOT, exclusive

@@ -21,7 +21,7 @@ from threeml_core.benchmark.__main__ import main as command
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.unit.test_models import batch_of, make
+from tests.unit.models.test_models import batch_of, make
 from threeml_core import reporting
 from threeml_core.benchmark import run, speeds
 from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary

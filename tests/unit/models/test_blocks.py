@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.unit.test_models import VARIANTS, VOCAB, N, batch_of, make
+from tests.unit.models.test_models import VARIANTS, VOCAB, N, batch_of, make
 from threeml_core.config import ARCHITECTURES
 from threeml_core.masking import IGNORE_INDEX
 from threeml_core.models import blocks, head

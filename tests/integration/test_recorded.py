@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_experiments import study  # noqa: F401  (a fixture)
+from tests.integration.test_experiments import study  # noqa: F401  (a fixture)
 from threeml_core.config import identity_parameters, make_config, parse_arguments
 from threeml_core.foundation.errors import DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line

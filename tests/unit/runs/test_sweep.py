@@ -167,7 +167,7 @@ def test_workers_do_not_outlive_the_study(tmp_path: Path) -> None:
     """Killed without a chance to clean up, a study takes its workers with it within seconds."""
     script = f"""
 import pathlib
-from tests.unit.test_sweep import run_all, sent
+from tests.unit.runs.test_sweep import run_all, sent
 if __name__ == "__main__":
     runs = pathlib.Path({str(tmp_path)!r})
     run_all([sent(runs, "quick", seconds=0), *(sent(runs, f"slow{{i}}", seconds=60) for i in range(2))], runs, print, 2)
