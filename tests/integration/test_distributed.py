@@ -156,11 +156,12 @@ def test_an_error_in_one_process_ends_them_all(own_runs: dict, tmp_path: Path) -
         "        raise TrainingError('the second process cannot go on')\n"
         "    return honest(*arguments)\n"
         "p.loss_of = broken\n"
-        "p.main()\n"
+        "from threeml_core.__main__ import main\n"
+        "main()\n"
     )
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(own_runs))
-    launch = [sys.executable, *TORCHRUN, str(script), "--config", str(file)]
+    launch = [sys.executable, *TORCHRUN, str(script), "pretrain", "--config", str(file)]
     done = subprocess.run(launch, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0 and "error: the second process cannot go on" in done.stderr.splitlines()
     own = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
