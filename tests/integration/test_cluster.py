@@ -16,10 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster_jobs import die, die_once, hold, leave_host, preempted_once
 from tests.glue_files import write_glue
-from tests.unit.glue.test_finetune import encoders, tokenizer  # noqa: F401 (fixtures)
-from tests.unit.runs.test_sweep import fail, sent
+from tests.jobs import die, die_once, fail, hold, leave_host, preempted_once, sent
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import LockedError, ParameterError, TrainingError
 from threeml_core.foundation.files import PROJECT_ROOT, exclusive
@@ -153,7 +151,7 @@ def test_a_host_is_lost(cluster: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_24_finetunings_and_a_lost_host(cluster: Any, encoders: dict[str, Path], tmp_path: Path) -> None:  # noqa: F811
+def test_24_finetunings_and_a_lost_host(cluster: Any, encoders: dict[str, Path], tmp_path: Path) -> None:
     """Eight tasks, three seeds; RTE, STS-B and MRPC wait for MNLI. All end, no record is there twice."""
     settings = {
         "engine": "ray",
@@ -193,7 +191,7 @@ def test_24_finetunings_and_a_lost_host(cluster: Any, encoders: dict[str, Path],
 
 
 @pytest.mark.slow
-def test_the_driver_is_killed(encoders: dict[str, Path], tmp_path: Path) -> None:  # noqa: F811
+def test_the_driver_is_killed(encoders: dict[str, Path], tmp_path: Path) -> None:
     """With a Ray of its own it takes all of it along; what was finished stays, and the next call goes on."""
     import psutil
 

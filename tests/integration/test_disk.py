@@ -17,6 +17,7 @@ from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.foundation.log import no_line
 from threeml_core.training.checkpoint import SavedStates
 from threeml_core.training.loop import pretrain
 from threeml_core.training.model_card import count_parameters
@@ -45,10 +46,6 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def quiet(line: str) -> None:
-    del line
-
-
 def small_run(small: dict, runs_dir: Path) -> dict:
     return {**small, "runs_dir": str(runs_dir), "max_steps": 12, "save_steps": 2, "save_total_limit": 2}
 
@@ -63,16 +60,16 @@ def test_a_full_disk_while_training(small: dict, mount: Mount, tmp_path: Path) -
     size = sum(path.stat().st_blocks * 512 for path in disk.rglob("*"))
     mount(f"size={(size + 5 * state // 2) // 4096 * 4096}")  # two states, not a third
     with pytest.raises(StudyError, match="the disk is full.*could not write .*; what was there before is untouched"):
-        pretrain(make_config(settings), quiet)
+        pretrain(make_config(settings), no_line)
     (folder,) = (disk / "pretrain").iterdir()
     states = SavedStates(folder / "training_state", 2)
-    assert states.newest(quiet) is not None and not (folder / "record.json").exists()
+    assert states.newest(no_line) is not None and not (folder / "record.json").exists()
     assert not list(disk.rglob("*.part"))
     mount("size=8m")
     lines: list[str] = []
     record = pretrain(make_config(settings), lines.append)
     assert any("resumes after step" in line for line in lines)
-    other = pretrain(make_config({**settings, "runs_dir": str(tmp_path / "other")}), quiet)
+    other = pretrain(make_config({**settings, "runs_dir": str(tmp_path / "other")}), no_line)
     assert record.files["model/model.safetensors"] == other.files["model/model.safetensors"]
     assert record.metrics == other.metrics
 
@@ -91,11 +88,11 @@ def test_a_read_only_disk(small: dict, mount: Mount) -> None:
     """A finished run is read; another one is refused in one line, and nothing is touched."""
     disk = mount("size=16m")
     settings = small_run(small, disk)
-    record = pretrain(make_config(settings), quiet)
+    record = pretrain(make_config(settings), no_line)
     before = {path: path.read_bytes() for path in disk.rglob("*") if path.is_file()}
     mount("ro")
     with pytest.raises(StudyError, match="cannot be written|Read-only file system") as caught:
-        pretrain(make_config({**settings, "seed": 1}), quiet)
+        pretrain(make_config({**settings, "seed": 1}), no_line)
     assert "\n" not in str(caught.value) and "runs_dir" in str(caught.value)
     assert {path: path.read_bytes() for path in disk.rglob("*") if path.is_file()} == before
     assert json.loads((record.folder(disk) / "record.json").read_text())["run_id"] == record.run_id

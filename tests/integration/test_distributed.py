@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -29,11 +28,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def own_runs(small: dict, runs_dir: Path, tmp_path: Path) -> dict:
-    """The small parameters, with dropout, and a run folder of its own (the prepared data is linked in)."""
-    prepare_data(make_config(small))
-    os.symlink(runs_dir / "data", tmp_path / "data")
-    return {**small, "runs_dir": str(tmp_path), "hidden_dropout_prob": 0.1, "micro_batch_size": 2, "logging_steps": 1}
+def own_runs(own_runs: dict) -> dict:
+    """With dropout and accumulation."""
+    return {**own_runs, "hidden_dropout_prob": 0.1, "micro_batch_size": 2, "logging_steps": 1}
 
 
 def command(settings: dict, *launcher: str) -> list[str]:

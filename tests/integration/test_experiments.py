@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.glue_files import write_glue
 from threeml_core.benchmark.run import run_benchmark
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import ParameterError, TrainingError
@@ -20,29 +19,6 @@ from threeml_core.information.measure import mutual_information
 from threeml_core.study.results import COMPARISON
 from threeml_core.study.run import finetune_study, finished_outcomes, prepare, run_study
 from threeml_core.training.loop import pretrain
-
-FINETUNING = {
-    "max_length": 32,
-    "tasks": "mnli,rte",
-    "seeds": 2,
-    "ablation_seeds": 1,
-    "trials": 1,
-    "workers": 1,
-    "finetune_epochs": 1,
-    "finetune_large_epochs": 1,
-    "max_steps": 4,
-    "ablation_steps": 2,
-    "study_mask_rates": "0.15,0.4",
-    "study_depths": "1",
-    "study_widths": "16",
-    "study_splits": "80-10-10,80-0-20",
-}
-
-
-@pytest.fixture
-def study(small: dict, tmp_path: Path) -> dict:
-    glue = write_glue(tmp_path / "glue_data", 16, 8)
-    return {**small, **FINETUNING, "glue": str(glue), "runs_dir": str(tmp_path / "runs")}
 
 
 def finished(runs_dir: Path) -> dict[str, int]:

@@ -295,3 +295,23 @@ def test_two_gigabytes_of_text_in_bounded_memory(shared_data: Path, tmp_path: Pa
     assert found["train"]["documents"] + found["validation"]["documents"] == documents
     print(f"{found['train']['tokens'] / 1e6:.0f} M tokens, peak {found['peak_mib']:.0f} MiB")
     assert found["peak_mib"] < LIMIT_MIB
+
+
+def test_memory_is_bounded(tmp_path: Path, small: dict) -> None:
+    """Eight times the text takes hardly more memory."""
+    program = (
+        "import re, sys, yaml; from threeml_core.config import make_config; "
+        "from threeml_core.data.prepare import prepare_data; prepare_data(make_config(yaml.safe_load(sys.argv[1]))); "
+        "print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024)"
+    )
+    peaks = []
+    for megabytes in (10, 80):
+        path = tmp_path / f"{megabytes}.txt"
+        document = "The text of this document goes on and on. " * 25
+        path.write_text("\n\n".join(f"{document}{i}" for i in range(megabytes * 1000)))
+        settings = {**small, "corpus": str(path), "runs_dir": str(tmp_path / "runs"), "tokenizer_megabytes": 1}
+        done = subprocess.run(
+            [sys.executable, "-c", program, json.dumps(settings)], capture_output=True, text=True, check=True
+        )
+        peaks.append(int(done.stdout))
+    assert peaks[1] < peaks[0] + 40, f"peak memory in MiB: {peaks}"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_experiments import study  # noqa: F401  (a fixture)
 from threeml_core.config import identity_parameters, make_config, parse_arguments
 from threeml_core.foundation.errors import DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line
@@ -34,7 +33,7 @@ def without_files(record: RunRecord) -> RunRecord:
     return dataclasses.replace(record, files={})
 
 
-def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:  # noqa: F811
+def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:
     """Text, tasks, weights and answers are deleted; data, runs, scores, intervals and estimates are still found."""
     corpus = shutil.copy(study["corpus"], tmp_path / "text.txt")
     config = make_config(
@@ -94,7 +93,7 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:  # noqa: F8
         pretrain(recorded.replace(mask_rate=0.3))
 
 
-def test_an_archive_is_read_once_and_checked(study: dict, tmp_path: Path) -> None:  # noqa: F811
+def test_an_archive_is_read_once_and_checked(study: dict, tmp_path: Path) -> None:
     config = make_config(study)
     pretrain(config, no_line)
     with pytest.raises(DamagedFileError, match=r"results.jsonl is missing: .* set report_from=runs"):
@@ -157,7 +156,7 @@ def test_commands_do_the_run_again() -> None:
             assert tuned.glue == "folder"
 
 
-def test_plan_only_needs_no_weights(study: dict, tmp_path: Path) -> None:  # noqa: F811
+def test_plan_only_needs_no_weights(study: dict, tmp_path: Path) -> None:
     """A given checkpoint is known by its name, and tasks of which runs are missing are left out and named."""
     config = make_config({**study, "seeds": 1})
     (model,) = finetune_study(config, no_line)
@@ -172,7 +171,7 @@ def test_plan_only_needs_no_weights(study: dict, tmp_path: Path) -> None:  # noq
     assert json.loads((record.folder(config.runs_dir) / "record.json").read_text())["schema"] == SCHEMA
 
 
-def test_records_of_the_schema_before_keep_the_corruption_that_they_executed(study: dict, tmp_path: Path) -> None:  # noqa: F811
+def test_records_of_the_schema_before_keep_the_corruption_that_they_executed(study: dict, tmp_path: Path) -> None:
     """Then 15% of 32 tokens were 4-1-0, without unchanged tokens; they still answer who asks for 15%, and say so."""
     config = make_config({**study, "architecture": "vanilla", "mask_rate": 0.15})
     trained = pretrain(config, no_line)

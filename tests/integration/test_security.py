@@ -1,4 +1,4 @@
-"""Nothing that a user downloads runs code, leaves its folder, or is more than text on a page."""
+"""Nothing that a user downloads or gives runs code, leaves its folder, or is more than text on a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import shutil
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,16 @@ import numpy as np
 import papermill.parameterize
 import pytest
 import yaml
-from safetensors.torch import load_file
-from transformers import RobertaConfig, RobertaModel
 
 from tests.audit import audited
+from tests.refusals import Payload, change, one_line
 from tests.study_records import pretrained
 from tests.study_records import record as make_record
 from threeml_core import reporting
 from threeml_core.config import load_preset, make_config, parse_arguments
 from threeml_core.data.corpus import load_corpus
 from threeml_core.data.prepare import load_prepared, prepare_data
-from threeml_core.data.tokenizer import load_tokenizer, train_tokenizer
-from threeml_core.foundation.errors import CheckpointError, CorpusError, DamagedFileError, ParameterError, StudyError
+from threeml_core.foundation.errors import CorpusError, DamagedFileError, ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.glue.encoders import open_encoder
 from threeml_core.glue.predictions import load_predictions
@@ -45,259 +42,9 @@ from threeml_core.information import measure as mutual_information
 from threeml_core.information.estimate import LayerInformation
 from threeml_core.reporting import execute
 from threeml_core.reporting.html import build_report
-from threeml_core.runs.record import RunRecord, describe_environment, load_records, read_record, write_record
+from threeml_core.runs.record import RunRecord, describe_environment, write_record
 from threeml_core.study.results import Outcome, study_runs
 from threeml_core.training.evaluation import corruption_example
-
-SOURCES = [*sorted((PROJECT_ROOT / "threeml_core").rglob("*.py")), *sorted((PROJECT_ROOT / "scripts").glob("*.py"))]
-
-
-def one_line(error: pytest.ExceptionInfo[BaseException]) -> str:
-    assert isinstance(error.value, StudyError) and "\n" not in str(error.value)
-    return str(error.value)
-
-
-# -- the code itself --------------------------------------------------------------------------------------------
-
-PICKLING = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
-RUNNING = {"eval", "exec", "compile", "__import__", "builtins.eval", "builtins.exec"}
-SHELLS = re.compile(r"os\.(system|popen|exec\w+|spawn\w+)|subprocess\.(getoutput|getstatusoutput)|pty\.spawn")
-TORCH = {"torch.load", "torch.save", "torch.hub.load", "torch.jit.load", "torch.package.PackageImporter"}
-
-
-def is_constant(node: ast.expr | None, value: object) -> bool:
-    return isinstance(node, ast.Constant) and node.value is value
-
-
-def unsafe(source: str) -> list[str]:
-    """Every call and import that runs, or may run, what it reads."""
-    found = []
-    names: dict[str, str] = {}  # as the module calls it -> as it is called
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.asname or alias.name: alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-    found += [f"import of {name}" for name in names.values() if name.split(".")[0] in PICKLING]
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        head, _, rest = ast.unparse(node.func).partition(".")
-        name = f"{names.get(head, head)}{'.' if rest else ''}{rest}"
-        given = {keyword.arg: keyword.value for keyword in node.keywords}
-        if (
-            name in RUNNING
-            or name in TORCH
-            or SHELLS.fullmatch(name)
-            or re.fullmatch(r"yaml\.(?!safe_)\w*load\w*", name)
-        ):
-            found.append(name)
-        if name == "pandas.read_pickle" or "allow_pickle" in given and not is_constant(given["allow_pickle"], False):
-            found.append(f"{name} of pickles")
-        if "shell" in given and not is_constant(given["shell"], False):
-            found.append(f"{name} by a shell")
-        trust = given.get("trust_remote_code")
-        model = re.search(r"\bAuto\w+\.from_pretrained$", name)
-        if not is_constant(trust, False) and (trust or model):
-            found.append(f"{name} without trust_remote_code=False")
-        if model and "AutoModel" in name and not is_constant(given.get("use_safetensors"), True):
-            found.append(f"{name} without use_safetensors=True")
-    return found
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PROJECT_ROOT)))
-def test_no_unsafe_call(path: Path) -> None:
-    assert unsafe(path.read_text(encoding="utf-8")) == []
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import torch\ntorch.load(path, weights_only=True)",
-        "from torch import load as get\nget(path)",
-        "import torch as t\nt.save(model, path)",
-        "import pickle",
-        "from pickle import loads",
-        "import numpy as np\nnp.load(path, allow_pickle=True)",
-        "numpy.load(path, allow_pickle=flag)",
-        "import yaml\nyaml.load(text, yaml.Loader)",
-        "from yaml import unsafe_load\nunsafe_load(text)",
-        "import subprocess\nsubprocess.run(command, shell=True)",
-        "import os\nos.system('ls')",
-        "from os import popen\npopen('ls')",
-        "eval(text)",
-        "exec(text)",
-        "AutoTokenizer.from_pretrained(name)",
-        "AutoConfig.from_pretrained(name, trust_remote_code=True)",
-        "transformers.AutoModel.from_pretrained(name, trust_remote_code=False)",
-        "load(name, trust_remote_code=given)",
-    ],
-)
-def test_an_unsafe_call_is_seen(source: str) -> None:
-    assert len(unsafe(source)) == 1
-
-
-def test_a_safe_call_is_none() -> None:
-    source = """
-import numpy as np, subprocess, yaml
-np.load(path)
-np.load(path, allow_pickle=False)
-yaml.safe_load(text)
-subprocess.run(["git", name], shell=False)
-model.eval()
-self.load(path)
-AutoModel.from_pretrained(name, use_safetensors=True, trust_remote_code=False)
-text = "torch.load(path), eval(text)"
-"""
-    assert unsafe(source) == []
-
-
-# -- weights and code from elsewhere ------------------------------------------------------------------------------
-
-
-class Payload:
-    """Unpickled, it leaves a file."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.marker,)
-
-
-@pytest.fixture
-def marker(tmp_path: Path) -> Iterator[Path]:
-    """What code of others would leave; it must not be there in the end."""
-    path = tmp_path / "marker"
-    yield path
-    assert not path.exists()
-
-
-@pytest.fixture
-def encoder(tmp_path: Path, marker: Path) -> Path:
-    """A checkpoint with a file of code in it."""
-    tokenizer = train_tokenizer(["the cat sees the dog"], 270)
-    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    config = RobertaConfig(**size, vocab_size=len(tokenizer), max_position_embeddings=40, pad_token_id=1)
-    folder = tmp_path / "encoder"
-    RobertaModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / "evil.py").write_text(
-        f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
-        "from transformers import RobertaConfig as Config, RobertaForSequenceClassification as Model\n"
-    )
-    return folder
-
-
-def change(path: Path, **values: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def test_the_encoder_of_these_tests_loads(encoder: Path) -> None:
-    assert open_encoder(encoder).positions == 38
-
-
-@pytest.mark.parametrize("start", ["", "random:"])
-def test_pickled_weights_are_refused(encoder: Path, marker: Path, start: str) -> None:
-    """`random:` needs no weights and takes none."""
-    (encoder / "model.safetensors").unlink()
-    (encoder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(marker)))
-    if start:
-        assert open_encoder(f"{start}{encoder}").is_random
-        return
-    with pytest.raises(CheckpointError) as caught:
-        open_encoder(encoder)
-    assert "expected a Hugging Face folder or hub name with config.json and safetensors weights" in one_line(caught)
-
-
-def test_a_pickle_called_safetensors_is_refused(encoder: Path, marker: Path) -> None:
-    (encoder / "model.safetensors").write_bytes(pickle.dumps(Payload(marker)))
-    with pytest.raises(CheckpointError, match="cannot be loaded") as caught:
-        open_encoder(encoder)
-    one_line(caught)
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "../outside.safetensors", "/outside.safetensors", 1])
-@pytest.mark.parametrize("index", [True, False])
-def test_names_of_weights_stay_in_the_folder(encoder: Path, marker: Path, name: object, index: bool) -> None:
-    """transformers follows the names of the index, be they of safetensors or not."""
-    shutil.copy(encoder / "model.safetensors", encoder.parent / "outside.safetensors")
-    (encoder / "model.safetensors").unlink()
-    (encoder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(marker)))
-    if index:
-        content = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": name}}
-        (encoder / "model.safetensors.index.json").write_text(json.dumps(content))
-    else:
-        change(encoder / "config.json", transformers_weights=name)
-    with pytest.raises(
-        CheckpointError, match="names the weights .*expected safetensors files of this folder"
-    ) as caught:
-        open_encoder(encoder)
-    one_line(caught)
-    shutil.copytree(encoder, encoder.parent / "run" / "model")  # of a run, as 07 reads it
-    with pytest.raises(CheckpointError, match="names the weights") as caught:
-        mutual_information.load_model(encoder.parent / "run")
-    one_line(caught)
-
-
-CODE = {
-    f"Auto{kind}": f"evil.{name}" for kind, name in (("Config", "Config"), ("ModelForSequenceClassification", "Model"))
-}
-
-
-@pytest.mark.parametrize("start", ["", "random:"])
-@pytest.mark.parametrize("model_type", ["roberta", "evil"])
-def test_code_of_a_checkpoint_is_not_run(
-    encoder: Path, marker: Path, monkeypatch: pytest.MonkeyPatch, start: str, model_type: str
-) -> None:
-    """Nor is the user asked whether it should be. A known model type is loaded by transformers' own code."""
-    monkeypatch.setattr("builtins.input", lambda *_: "y")
-    change(encoder / "config.json", auto_map=CODE, model_type=model_type)
-    if model_type == "roberta":
-        assert open_encoder(f"{start}{encoder}").parameters > 0
-        return
-    with pytest.raises(CheckpointError, match="contains custom code") as caught:
-        open_encoder(f"{start}{encoder}")
-    one_line(caught)
-
-
-def test_code_of_a_tokenizer_is_not_run(encoder: Path, marker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builtins.input", lambda *_: "y")
-    change(
-        encoder / "tokenizer_config.json",
-        auto_map={"AutoTokenizer": ["evil.Model", "evil.Model"]},
-        tokenizer_class="Evil",
-    )
-    assert len(load_tokenizer(encoder)) == 270  # by the library's own class
-
-
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
-def test_code_of_the_hub_is_not_fetched(encoder: Path, key: str) -> None:
-    """An attention that is named like a repository would be downloaded and run, where `kernels` is installed."""
-    change(encoder / "config.json", **{key: "someone/attention"})
-    for start in ("", "random:"):
-        with pytest.raises(CheckpointError, match="asks for code from someone/attention") as caught:
-            open_encoder(f"{start}{encoder}")
-        one_line(caught)
-
-
-def test_what_needs_another_package_is_refused(encoder: Path) -> None:
-    change(encoder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(CheckpointError, match="cannot be loaded for classification") as caught:
-        open_encoder(encoder)
-    one_line(caught)
-
-
-def test_what_a_run_leaves_holds_no_pickle(config: Any, tmp_path: Path) -> None:
-    from threeml_core.training.loop import pretrain
-
-    record = pretrain(config.replace(runs_dir=str(tmp_path), max_steps=2, save_steps=1), lambda line: None)
-    files = [path for path in record.folder(tmp_path).rglob("*") if path.is_file()]
-    weights = [path for path in files if path.suffix == ".safetensors"]
-    assert {path.parent.name for path in weights} >= {"model", "encoder"} and all(map(load_file, weights))
-    assert {path.suffix for path in files} <= {".safetensors", ".json", ".jsonl", ".md", ".txt", ".lock", ""}
-
 
 # -- other files of others ------------------------------------------------------------------------------------------
 
@@ -458,98 +205,6 @@ def test_values_given_to_a_notebook_are_values() -> None:
     }
 
 
-# -- names stay in their folder -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    """The folder of a finished run."""
-    config = make_config({})
-    record = make_record("pretrain", "self-40-0123456789", config)
-    folder = record.folder(tmp_path)
-    folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_text("{}\n")
-    write_record(dataclasses.replace(record, files={"metrics.jsonl": [3, "0"]}), tmp_path)
-    (tmp_path / "outside").write_text("{}\n")
-    assert read_record(folder).run_id == folder.name
-    return folder
-
-
-@pytest.mark.parametrize("name", ["../../outside", "model/../../../outside", "/etc/passwd", ".."])
-def test_files_of_a_record_lie_in_its_folder(finished: Path, name: str) -> None:
-    change(finished / "record.json", files={name: [3, "0"]})
-    for check_hashes in (False, True):
-        with pytest.raises(DamagedFileError, match="which is not in its folder; remove the folder") as caught:
-            read_record(finished, check_hashes)
-        one_line(caught)
-    with pytest.raises(DamagedFileError, match="not in its folder"):
-        load_records(finished.parents[1], "pretrain")
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"run_id": "../../outside"},
-        {"run_id": "/etc"},
-        {"run_id": None},
-        {"stage": "../.."},
-        {"stage": "/etc"},
-        {"stage": ["pretrain"]},
-        {"files": {"metrics.jsonl": 3}},
-        {"files": {"metrics.jsonl": ["many", "0"]}},
-        {"files": {"a\0b": [3, "0"]}},
-        {"files": ["metrics.jsonl"]},
-        {"parameters": []},
-        {"metrics": "many"},
-        {"environment": {}},
-        {"environment": {"finished": 1}},
-        {"schema": "new"},
-        {"schema": None},
-        {"more": 1},
-    ],
-)
-def test_a_record_of_another_form_is_damaged(finished: Path, values: dict[str, object]) -> None:
-    change(finished / "record.json", **values)
-    for read in (lambda: read_record(finished), lambda: load_records(finished.parents[1], "pretrain")):
-        with pytest.raises(DamagedFileError, match="damaged run: .*remove the folder .* and run again") as caught:
-            read()
-        one_line(caught)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "null", "[" * 100_000, "{", "\ud800".encode("utf-8", "surrogatepass")])
-def test_a_record_that_is_none_is_damaged(finished: Path, text: str | bytes) -> None:
-    (finished / "record.json").write_bytes(text if isinstance(text, bytes) else text.encode())
-    for read in (lambda: read_record(finished), lambda: load_records(finished.parents[1], "pretrain")):
-        with pytest.raises(DamagedFileError, match="record.json cannot be read") as caught:
-            read()
-        one_line(caught)
-
-
-def test_a_record_belongs_where_it_lies(finished: Path) -> None:
-    """A run of one stage among those of another would be looked for elsewhere."""
-    elsewhere = finished.parents[1] / "finetune" / finished.name
-    shutil.copytree(finished, elsewhere)
-    with pytest.raises(DamagedFileError, match="is of stage pretrain") as caught:
-        load_records(finished.parents[1], "finetune")
-    one_line(caught)
-
-
-@pytest.mark.parametrize("name", ["../outside", "../..", "/etc", "/etc/passwd", "..", ".", "a/../../outside"])
-def test_runs_to_look_at_are_run_folders(finished: Path, name: str) -> None:
-    config = make_config({"runs_dir": str(finished.parents[1]), "runs": name})
-    with pytest.raises(CheckpointError, match="is no finished run") as caught:
-        mutual_information.chosen_runs(config)
-    one_line(caught)
-
-
-def test_a_run_to_look_at_is_what_its_record_says(finished: Path) -> None:
-    """What is measured of it lies in a folder called after it."""
-    change(finished / "record.json", run_id="../../outside")
-    config = make_config({"runs_dir": str(finished.parents[1]), "runs": str(finished)})
-    with pytest.raises(DamagedFileError, match="belongs to run ../../outside"):
-        mutual_information.chosen_runs(config)
-
-
 @pytest.mark.parametrize("name", ["../outside", "../params/tiny", "/etc/passwd", "tiny.yaml", "tiny/../tiny", "", "."])
 def test_names_of_a_list_are_looked_up(name: str) -> None:
     """A preset, a page and a task name no path."""
@@ -566,12 +221,15 @@ def test_names_of_a_list_are_looked_up(name: str) -> None:
 
 # -- pages ----------------------------------------------------------------------------------------------------------
 
+
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)></td></pre><b>\" onclick='alert(1)' &lt;"
 MARKUP += " $x^{$ \\d \\1 $a$ `c`"
 """HTML, an attribute's end, an entity, a broken and a whole formula, escapes of a regular expression, Markdown."""
 
+
 LABEL = "<img src=x onerror=alert(1)> $x^{$ \\1 $"
 """Short enough for a legend."""
+
 
 RUN = "self-<img src=x onerror=alert(1)>-0123456789"
 """A name that a folder can have."""

@@ -12,7 +12,7 @@ import pytest
 
 from threeml_core.foundation import files
 from threeml_core.foundation.errors import StudyError
-from threeml_core.foundation.files import atomic_file, atomic_folder, explain_path, find_path, project_path
+from threeml_core.foundation.files import atomic_file, atomic_folder, explain_path, find_path, project_path, write_json
 
 
 def at_once(program: str, *arguments: tuple[object, ...]) -> None:
@@ -123,3 +123,10 @@ def test_a_full_disk_is_not_a_wrong_path() -> None:
     for error in (OSError(number, "full") for number in files._NO_SPACE):
         with pytest.raises(OSError, match="full"), explain_path("a"):
             raise error
+
+
+def test_json_holds_no_number_that_other_readers_refuse(tmp_path: Path) -> None:
+    for wrong in (float("inf"), float("-inf"), float("nan")):
+        with pytest.raises(StudyError, match="not finite"):
+            write_json(tmp_path / "record.json", {"value": wrong})
+    assert not list(tmp_path.iterdir())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from threeml_core.foundation.files import PROJECT_ROOT
-from threeml_core.foundation.processes import environment_of_children, spin_environment
+from threeml_core.foundation.processes import environment_of_children, is_running, spin_environment
 
 SHOW = "import os; print(os.environ.get('GOMP_SPINCOUNT'))"
 NOTEBOOK = f"from threeml_core.config import resolve_parameters; resolve_parameters({{}}); {SHOW}"
@@ -60,3 +61,14 @@ def test_children_inherit_and_this_process_forgets(monkeypatch: pytest.MonkeyPat
         assert said(["-c", SHOW], GOMP_SPINCOUNT=os.environ["GOMP_SPINCOUNT"]) == "1000"
         assert os.environ["OMP_NUM_THREADS"] == "2"
     assert "GOMP_SPINCOUNT" not in os.environ and os.environ["OMP_NUM_THREADS"] == "5"
+
+
+def test_an_ended_process_that_is_still_listed_is_not_running() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    assert is_running(os.getpid())
+    deadline = time.monotonic() + 30
+    while is_running(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(process.pid), "nobody has waited for it yet"
+    process.wait()
+    assert not is_running(process.pid)

@@ -1,11 +1,9 @@
-"""States of [MASK]s: which, of which layer, on disk and in memory; kills, damage, bad input; whole studies."""
+"""The [MASK]s that are looked at, and their states on disk or in memory."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 import weakref
 from collections import namedtuple
 from pathlib import Path
@@ -17,22 +15,15 @@ from transformers import PreTrainedModel
 
 from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
 from threeml_core.data.prepare import PreparedData, prepare_data
-from threeml_core.foundation.errors import CheckpointError, CorpusError, DamagedFileError, ParameterError, StudyError
-from threeml_core.information import measure as stage
+from threeml_core.foundation.errors import CorpusError, DamagedFileError, ParameterError, StudyError
+from threeml_core.foundation.log import no_line
 from threeml_core.information import states
-from threeml_core.information.measure import mutual_information
 from threeml_core.information.states import Forward, Sample, collect_states, draw_sample, states_in_memory
 from threeml_core.masking import Masking, corrupt
 from threeml_core.models import build_model
 from threeml_core.models.modeling import take
-from threeml_core.runs.record import read_record
-from threeml_core.training.loop import pretrain
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
-
-
-def quiet(line: str) -> None:
-    pass
 
 
 def model_of(config: StudyConfig, data: PreparedData) -> PreTrainedModel:
@@ -165,8 +156,8 @@ def direct(forward: Forward, layer: int) -> np.ndarray:
 
 @pytest.mark.usefixtures("small_groups")
 def test_files_and_memory_hold_the_models_states(forward: Forward, tmp_path: Path) -> None:
-    files = collect_states(forward, [0, 2], tmp_path / "s", quiet)
-    in_memory = dict(states_in_memory(forward, [0, 2], quiet))
+    files = collect_states(forward, [0, 2], tmp_path / "s", no_line)
+    in_memory = dict(states_in_memory(forward, [0, 2], no_line))
     assert list(files) == list(in_memory) == [0, 2]
     for layer, file in files.items():
         stored = np.load(file.path, mmap_mode="r")
@@ -182,7 +173,7 @@ def test_files_and_memory_hold_the_models_states(forward: Forward, tmp_path: Pat
 def test_memory_takes_as_many_layers_as_fit(forward: Forward, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     everything = np.arange(2000)
-    expected = {layer: rows.read(everything) for layer, rows in states_in_memory(forward, [0, 1, 2], quiet)}
+    expected = {layer: rows.read(everything) for layer, rows in states_in_memory(forward, [0, 1, 2], no_line)}
     monkeypatch.setattr(states, "_free_memory", lambda device: int(2.1 * 2000 * 16 * 2 / 0.6))
     alive: list[weakref.ref] = []
     for layer, rows in states_in_memory(forward, [0, 1, 2], lines.append):
@@ -193,7 +184,7 @@ def test_memory_takes_as_many_layers_as_fit(forward: Forward, monkeypatch: pytes
     assert [line.split(" in memory")[0] for line in lines] == ["states: layers 0, 1", "states: layers 2"]
     monkeypatch.setattr(states, "_free_memory", lambda device: 1000)
     with pytest.raises(StudyError, match="too little memory: the states of a layer take 0.00 GB"):
-        next(states_in_memory(forward, [0], quiet))
+        next(states_in_memory(forward, [0], no_line))
 
 
 class Killed(BaseException):
@@ -202,7 +193,7 @@ class Killed(BaseException):
 
 @pytest.mark.usefixtures("small_groups")
 def test_a_killed_collection_goes_on(forward: Forward, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = collect_states(forward, [0, 1], tmp_path / "whole", quiet)
+    expected = collect_states(forward, [0, 1], tmp_path / "whole", no_line)
     original, calls = Forward.run, []
 
     def stops(self: Forward, layers, first: int = 0):
@@ -230,7 +221,7 @@ def test_a_killed_collection_goes_on(forward: Forward, tmp_path: Path, monkeypat
 @pytest.mark.parametrize("damage", ["[]", "{", '{"checksums": []}', "null", "group", "lost", "other"])
 def test_progress_that_is_of_no_use_counts_for_nothing(forward: Forward, tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "s"
-    expected = collect_states(forward, [1], folder, quiet)[1].path.read_bytes()
+    expected = collect_states(forward, [1], folder, no_line)[1].path.read_bytes()
     progress = json.loads((folder / "states.json").read_text()) | {"group": 1}
     (folder / "states.json").unlink()
     if damage == "lost":
@@ -239,11 +230,11 @@ def test_progress_that_is_of_no_use_counts_for_nothing(forward: Forward, tmp_pat
         (folder / "layer-01.npy").write_bytes(expected[:-8] + bytes(8))
     changed = {"group": progress | {"group": 99}, "other": progress | {"states": "another"}, "lost": progress}
     (folder / "progress.json").write_text(json.dumps(changed[damage]) if damage in changed else damage)
-    assert collect_states(forward, [1], folder, quiet)[1].path.read_bytes() == expected
+    assert collect_states(forward, [1], folder, no_line)[1].path.read_bytes() == expected
 
 
 def test_damage_is_one_line(forward: Forward, tmp_path: Path) -> None:
-    file = collect_states(forward, [1], tmp_path / "s", quiet)[1]
+    file = collect_states(forward, [1], tmp_path / "s", no_line)[1]
     path = file.path
     whole = path.read_bytes()
     path.write_bytes(whole[:-2])
@@ -252,24 +243,24 @@ def test_damage_is_one_line(forward: Forward, tmp_path: Path) -> None:
     ):  # while it is being read
         dataclasses.replace(file, path=path, shape=(file.shape[0] + 1, 16)).read(np.array([file.shape[0]]))
     with pytest.raises(DamagedFileError, match="layer-01.npy is missing or truncated; remove the folder"):
-        collect_states(forward, [1], tmp_path / "s", quiet)
+        collect_states(forward, [1], tmp_path / "s", no_line)
     path.write_bytes(whole[:-2] + bytes([whole[-2] ^ 1, whole[-1]]))
     with pytest.raises(DamagedFileError, match="layer-01.npy has changed since it was written; remove"):
-        collect_states(forward, [1], tmp_path / "s", quiet)
+        collect_states(forward, [1], tmp_path / "s", no_line)
     path.write_bytes(whole)
-    collect_states(forward, [1], tmp_path / "s", quiet)
+    collect_states(forward, [1], tmp_path / "s", no_line)
     with pytest.raises(StudyError, match="holds states of another model, sample or layers"):
-        collect_states(forward, [0, 1], tmp_path / "s", quiet)
+        collect_states(forward, [0, 1], tmp_path / "s", no_line)
     with torch.no_grad():
         next(forward.model.parameters()).add_(1.0)
     with pytest.raises(StudyError, match="holds states of another model, sample or layers"):
-        collect_states(forward, [1], tmp_path / "s", quiet)
+        collect_states(forward, [1], tmp_path / "s", no_line)
     path.unlink()
     with pytest.raises(DamagedFileError, match="layer-01.npy cannot be read"):
         file.read(np.array([0]))
     (tmp_path / "s" / "states.json").write_text("{")
     with pytest.raises(DamagedFileError, match="states.json cannot be read"):
-        collect_states(forward, [1], tmp_path / "s", quiet)
+        collect_states(forward, [1], tmp_path / "s", no_line)
 
 
 def test_too_little_disk_is_seen_before_anything_is_written(forward: Forward, tmp_path: Path, monkeypatch) -> None:
@@ -285,7 +276,7 @@ def test_too_little_disk_is_seen_before_anything_is_written(forward: Forward, tm
 
 def test_layers_that_are_not_there(forward: Forward, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=r"pass layers 0 to 2, there is no layer 3"):
-        collect_states(forward, [0, 3], tmp_path / "s", quiet)
+        collect_states(forward, [0, 3], tmp_path / "s", no_line)
     assert not (tmp_path / "s").exists()
 
 
@@ -293,133 +284,4 @@ def test_states_beyond_float16(forward: Forward, tmp_path: Path) -> None:
     with torch.no_grad():
         forward.model.decoder_positions.weight.mul_(1e9)
     with pytest.raises(StudyError, match="layer 0: a state is not finite in float16"):
-        collect_states(forward, [0], tmp_path / "s", quiet)
-
-
-# -- the stage ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def study(small: dict, tmp_path: Path) -> StudyConfig:
-    return make_config({**small, "runs_dir": str(tmp_path), "clusters": 20, "kmeans_seeds": 2, "max_steps": 4})
-
-
-def test_a_study_of_the_three_models(study: StudyConfig, tmp_path: Path) -> None:
-    records = mutual_information(study, quiet)
-    assert [record.parameters["architecture"] for record in records] == list(ARCHITECTURES)
-    assert len({record.data["sample"] for record in records}) == 1
-    for record in records:
-        layers = record.metrics["layers"]
-        assert [layer["layer"] for layer in layers] == [0, 1, 2]
-        assert {layer["width"] for layer in layers} == {32 if record.parameters["architecture"] == "vanilla" else 16}
-        for layer in layers:
-            assert len(layer["plug_in"]) == len(layer["corrected"]) == len(layer["floor"]) == 2
-            assert max(layer["plug_in"]) <= layer["entropy"]
-            assert layer["states"] == record.data["states"]
-        assert record.timing["peak_memory_bytes"] > 0
-    assert list((tmp_path / "states").glob("*/")) == [] or not any((tmp_path / "states").glob("*/*.npy"))
-    lines: list[str] = []
-    again = mutual_information(study, lines.append)
-    assert [r.run_id for r in again] == [r.run_id for r in records]
-    assert [r.environment for r in again] == [r.environment for r in records], "read, not measured again"
-    assert "3 of 3 runs are finished; their records are read" in lines
-
-
-def test_memory_and_disk_give_the_same(study: StudyConfig, tmp_path: Path) -> None:
-    run = pretrain(study, quiet).run_id
-    (kept,) = mutual_information(study.replace(runs=run, keep_states=True), quiet)
-    assert len(list((tmp_path / "states").glob("*/layer-*.npy"))) == 3
-    folder = kept.folder(tmp_path)
-    (folder / "record.json").unlink()
-    (other,) = mutual_information(study.replace(runs=run, states_store="memory"), quiet)
-    assert other.run_id == kept.run_id and other.metrics == kept.metrics
-
-
-def test_the_named_runs_and_layers(study: StudyConfig, tmp_path: Path) -> None:
-    vanilla = pretrain(study.replace(architecture="vanilla"), quiet)
-    cross = pretrain(study.replace(architecture="cross"), quiet)
-    names = f"{vanilla.run_id}, {cross.folder(tmp_path)}"
-    elsewhere = study.replace(runs=names, state_layers="2,0", sequence_length=16, hidden_size=64, mask_rate=0.2)
-    records = mutual_information(elsewhere, quiet)
-    assert [record.data["run"] for record in records] == [vanilla.run_id, cross.run_id]
-    for record in records:  # text and corruption are those of the runs, not of the parameters given here
-        assert [layer["layer"] for layer in record.metrics["layers"]] == [0, 2]
-        assert record.parameters["mask_rate"] == 0.4 and record.parameters["sequence_length"] == 32
-
-
-def test_a_killed_study_keeps_its_layers(study: StudyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = pretrain(study, quiet).run_id
-    original, seen = stage.layer_mutual_information, []
-
-    def stops(*arguments):
-        layer = arguments[-1]
-        if layer == 1 and 1 not in seen:
-            seen.append(1)
-            raise Killed
-        seen.append(layer)
-        return original(*arguments)
-
-    monkeypatch.setattr(stage, "layer_mutual_information", stops)
-    with pytest.raises(Killed):
-        mutual_information(study.replace(runs=run), quiet)
-    (record,) = mutual_information(study.replace(runs=run), quiet)
-    assert seen == [0, 1, 1, 2] and [layer["layer"] for layer in record.metrics["layers"]] == [0, 1, 2]
-    assert not (record.folder(tmp_path) / "layers.json").exists()
-
-
-def test_bad_input_is_one_line_before_anything_is_measured(study: StudyConfig, tmp_path: Path) -> None:
-    record = pretrain(study, quiet)
-    folder = record.folder(tmp_path)
-    for settings, kind, message in (
-        ({"runs": "self-40-0000000000"}, CheckpointError, f"is no finished run.*there are: {record.run_id}"),
-        ({"runs": str(folder / "encoder")}, CheckpointError, f"is no finished run.*that is {folder}"),
-        ({"runs": " , "}, CheckpointError, "runs is empty"),
-        ({"runs": record.run_id, "state_layers": "0,3"}, ParameterError, "pass layers 0 to 2, there is no layer 3"),
-        ({"runs": record.run_id, "clusters": 10**6}, ParameterError, "clusters=1,000,000, but there are only"),
-    ):
-        with pytest.raises(kind, match=message):
-            mutual_information(study.replace(**settings), quiet)
-    assert not (tmp_path / "mutual_information").exists() and not (tmp_path / "states").exists()
-    for settings, message in (
-        ({"state_layers": "1,1"}, "expected 'all' or layer numbers"),
-        ({"state_layers": "last"}, "expected 'all' or layer numbers"),
-        ({"clusters": 1}, "clusters=1: expected at least 2"),
-        ({"states_per_layer": 0}, "states_per_layer=0: expected at least 1"),
-    ):
-        with pytest.raises(ParameterError, match=message):
-            study.replace(**settings)
-
-
-def test_a_run_without_its_decoder_or_with_another_text(study: StudyConfig, tmp_path: Path, corpus_file: Path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text(corpus_file.read_text())
-    study = study.replace(corpus=str(text))
-    record = pretrain(study, quiet)
-    study = study.replace(runs=record.run_id)
-    folder = record.folder(tmp_path)
-    (folder / "model").rename(folder / "kept")
-    with pytest.raises(DamagedFileError, match="model/.* is missing"):
-        mutual_information(study, quiet)
-    (folder / "encoder").rename(folder / "model")
-    with pytest.raises(CheckpointError, match="without a 3ML decoder"):
-        stage.load_model(folder)
-    (folder / "model").rename(folder / "encoder")
-    (folder / "kept").rename(folder / "model")
-    assert read_record(folder, check_hashes=True) == record
-    text.write_text(corpus_file.read_text() + "\n\nOne more document.\n")
-    with pytest.raises(CheckpointError, match="the text has changed since"):
-        mutual_information(study, quiet)
-
-
-def test_the_command(study: StudyConfig, small: dict, tmp_path: Path) -> None:
-    record = pretrain(study, quiet)
-    command = [sys.executable, "-m", "threeml_core", "information"]
-    given = {"runs_dir": tmp_path, "runs": record.run_id, "clusters": 20, "kmeans_seeds": 1}
-    arguments = [part for name, value in given.items() for part in ("-p", name, str(value))]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    path = Path(done.stdout.splitlines()[-1].removeprefix("record: "))
-    assert dataclasses.asdict(read_record(path.parent))["data"]["run"] == record.run_id
-    wrong = subprocess.run([*command, *arguments, "-p", "clusters", "9999999"], capture_output=True, text=True)
-    assert wrong.returncode == 2 and wrong.stderr.startswith("error: clusters=9,999,999, but there are only")
-    assert len(wrong.stderr.splitlines()) == 1
+        collect_states(forward, [0], tmp_path / "s", no_line)

@@ -1,9 +1,7 @@
-"""Fine-tuning: the plan, the batches, the loop, the protocol, where tasks start, bad checkpoints, kills."""
+"""Fine-tuning: the loop, the protocol, where tasks start, failed runs, commands, kills."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import json
 import pickle
 import shutil
@@ -17,27 +15,14 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from tokenizers import processors
-from transformers import (
-    AutoModelForSequenceClassification,
-    BertConfig,
-    BertModel,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaModel,
-    RobertaPreLayerNormConfig,
-    RobertaPreLayerNormModel,
-)
+from transformers import PreTrainedTokenizerFast
 
 from tests.glue_files import HEADERS, write_glue
 from threeml_core.config import StudyConfig, make_config
-from threeml_core.data.tokenizer import train_tokenizer
-from threeml_core.foundation.errors import CheckpointError, ParameterError, StudyError
+from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
-from threeml_core.glue import protocol
-from threeml_core.glue.encode import EncodedSplit, encode_task, evaluation_batches, training_batches
-from threeml_core.glue.encoders import load_classifier, max_positions, open_encoder
+from threeml_core.foundation.log import no_line
+from threeml_core.glue.encoders import load_classifier, open_encoder
 from threeml_core.glue.finetune import (
     Setting,
     export_predictions,
@@ -49,54 +34,9 @@ from threeml_core.glue.finetune import (
 )
 from threeml_core.glue.metrics import compare, task_metrics
 from threeml_core.glue.predictions import load_predictions, read_parquet
-from threeml_core.glue.protocol import GlueStudy, planned_runs, runs_of, task_result
-from threeml_core.glue.readers import load_task
+from threeml_core.glue.protocol import GlueStudy, runs_of, task_result
 from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.runs.record import load_records, read_metrics, read_record
-
-GEOMETRY = {
-    "num_hidden_layers": 2,
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "initializer_range": 0.1,
-    "bos_token_id": 0,
-    "pad_token_id": 1,
-    "eos_token_id": 2,
-}
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    text = "The cat dog bird sees the house again and again. said no went away " * 20
-    return train_tokenizer([text], 300, 64)
-
-
-@pytest.fixture(scope="session")
-def encoders(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast) -> dict[str, Path]:
-    """Untrained encoders of three families, as folders."""
-    size = {**GEOMETRY, "vocab_size": len(tokenizer)}
-    torch.manual_seed(0)
-    models = {
-        "post": RobertaModel(RobertaConfig(**size, max_position_embeddings=66, type_vocab_size=1)),
-        "pre": RobertaPreLayerNormModel(
-            RobertaPreLayerNormConfig(**size, max_position_embeddings=66, type_vocab_size=1)
-        ),
-        "bert": BertModel(BertConfig(**size, max_position_embeddings=64)),
-    }
-    folders = {}
-    for name, model in models.items():
-        folders[name] = tmp_path_factory.mktemp("encoders") / name
-        model.save_pretrained(folders[name])
-        tokenizer.save_pretrained(folders[name])
-    return folders
-
-
-@pytest.fixture(scope="session")
-def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_glue(tmp_path_factory.mktemp("glue") / "glue_data")
 
 
 @pytest.fixture
@@ -117,174 +57,14 @@ def given(glue: Path, tmp_path: Path) -> dict[str, object]:
     }
 
 
-def quiet(line: str) -> None:
-    """No log."""
-
-
-def finetuned(config: StudyConfig, checkpoint: Path | str, log: Callable[[str], None] = quiet) -> GlueStudy:
+def finetuned(config: StudyConfig, checkpoint: Path | str, log: Callable[[str], None] = no_line) -> GlueStudy:
     """The whole study, as the command does it."""
     data = load_tasks(config, log)
     return finetune_glue(config, open_encoder(checkpoint), data, log)
 
 
 def setting_of(config: StudyConfig, checkpoint: Path | str) -> Setting:
-    return make_setting(config, open_encoder(checkpoint), load_tasks(config, quiet))
-
-
-# -- the plan ---------------------------------------------------------------------------------------------------
-
-
-def test_the_papers_protocol_is_660_runs() -> None:
-    """(4 x 3 + 24 x 5) x 5, without loading anything."""
-    for preset in ("efficient-large", "longer-base"):
-        config = make_config({"preset": preset})
-        runs = planned_runs(config)
-        assert len(runs) == len(set(runs)) == (4 * 3 + 24 * 5) * 5 == 660
-        assert sum(run.task == "mnli" for run in runs) == 4 * 5 and sum(run.task == "cola" for run in runs) == 24 * 5
-        assert {run.seed for run in runs} == {0, 1, 2, 3, 4}
-
-
-def test_starts_are_planned_even_if_not_asked_for() -> None:
-    config = make_config({"preset": "efficient-large", "tasks": "rte"})
-    assert [task.name for task in protocol.planned_tasks(config)] == ["mnli", "rte"]
-    alone = config.replace(from_mnli=False)
-    assert [task.name for task in protocol.planned_tasks(alone)] == ["rte"]
-
-
-def test_trials_draw_points_of_the_grid() -> None:
-    config = make_config({"preset": "efficient-large", "trials": 5})
-    runs = runs_of(GLUE_TASKS["cola"], config)
-    assert len(runs) == 25 and runs == runs_of(GLUE_TASKS["cola"], config)
-    whole = {dataclasses.replace(run, seed=0) for run in runs_of(GLUE_TASKS["cola"], config.replace(trials=None))}
-    points = [{dataclasses.replace(run, seed=0) for run in runs if run.seed == seed} for seed in range(5)]
-    assert all(len(drawn) == 5 and drawn <= whole for drawn in points) and points[0] != points[1]
-    assert len(runs_of(GLUE_TASKS["qnli"], config)) == 4 * 5, "no more than the grid holds"
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"finetune_epochs": "3,x"}, "finetune_epochs='3,x': expected whole numbers such as '16,32'"),
-        ({"finetune_epochs": "3,3"}, "each above 0 and given once"),
-        ({"finetune_learning_rates": "0"}, "expected learning rates such as"),
-        ({"finetune_batch_sizes": ""}, "expected whole numbers"),
-        ({"trials": 0}, "trials=0: expected at least 1, or None for all"),
-        ({"seeds": 0}, "seeds=0: expected at least 1"),
-        ({"max_length": 4}, "max_length=4: expected at least 8 tokens"),
-        ({"finetune_select": "first"}, "expected one of last, best"),
-    ],
-)
-def test_bad_parameters(given: dict, message: str) -> None:
-    with pytest.raises(ParameterError) as caught:
-        make_config(given)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_grid_may_come_as_a_number_or_a_list() -> None:
-    """papermill's `-p finetune_epochs 3` is a number; YAML may hold a list."""
-    assert make_config({"finetune_epochs": 3}).finetune_epochs == "3"
-    assert make_config({"finetune_learning_rates": [1e-5, "3e-5"]}).finetune_learning_rates == "1e-05,3e-5"
-
-
-# -- tokens and batches -----------------------------------------------------------------------------------------
-
-
-def encoded_split(folder: Path, glue: Path, task: str, tokenizer: PreTrainedTokenizerFast) -> EncodedSplit:
-    data = load_task(GLUE_TASKS[task], make_config({"glue": str(glue)}))
-    return encode_task(data, tokenizer, 32, folder).splits["train"]
-
-
-def test_encoding_equals_the_tokenizer(tmp_path: Path, glue: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    for task in ("sst2", "rte"):
-        data = load_task(GLUE_TASKS[task], make_config({"glue": str(glue)}))
-        split = encoded_split(tmp_path, glue, task, tokenizer)
-        batch = split.batch(np.arange(5), tokenizer.pad_token_id)
-        columns = [list(column) for column in zip(*data.train.texts[:5], strict=True)]
-        expected = tokenizer(*columns, truncation=True, max_length=32, padding=True, return_tensors="np")
-        assert np.array_equal(batch["input_ids"], expected["input_ids"])
-        mask = batch.get("attention_mask", np.ones_like(batch["input_ids"]))
-        assert np.array_equal(mask, expected["attention_mask"])
-
-
-def test_a_task_is_tokenised_once(tmp_path: Path, glue: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    first = encoded_split(tmp_path, glue, "sst2", tokenizer)
-
-    class Absent:  # noqa: D106, E306
-        def __call__(self, *_: object, **__: object) -> None:
-            raise AssertionError("tokenised again")
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(tokenizer, name)
-
-    second = encoded_split(tmp_path, glue, "sst2", Absent())  # type: ignore[arg-type]
-    assert np.array_equal(first.ids, second.ids)
-    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
-    (folder / "train" / "ids.npy").write_bytes(b"")
-    with pytest.raises(StudyError, match="damaged data cache: .* remove it and run again"):
-        encoded_split(tmp_path, glue, "sst2", tokenizer)
-
-
-def test_batches_of_an_epoch(tmp_path: Path, glue: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Every example once; another order each epoch and seed; little padding."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(5, 60, 4000)
-    split = EncodedSplit(
-        np.zeros(lengths.sum(), np.int32), None, np.concatenate([[0], np.cumsum(lengths)]), np.zeros(4000)
-    )
-    epochs = [list(training_batches(split, 32, seed, epoch)) for seed, epoch in ((0, 0), (0, 1), (1, 0), (0, 0))]
-    assert all(np.array_equal(np.sort(np.concatenate(batches)), np.arange(4000)) for batches in epochs)
-    orders = [np.concatenate(batches) for batches in epochs]
-    assert np.array_equal(orders[0], orders[3])
-    assert not np.array_equal(orders[0], orders[1]) and not np.array_equal(orders[0], orders[2])
-    assert all(len(batch) <= 32 for batch in epochs[0]) and len(epochs[0]) == 4000 // 32
-    slots = sum(len(batch) * lengths[batch].max() for batch in epochs[0])
-    assert slots / lengths.sum() < 1.05
-    assert np.array_equal(np.sort(np.concatenate(list(evaluation_batches(split, 64)))), np.arange(4000))
-
-
-@pytest.mark.parametrize("family", ["post", "pre", "bert"])
-def test_padding_does_not_change_the_logits(
-    family: str, encoders: dict[str, Path], tmp_path: Path, glue: Path, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    """A sequence alone, without padding and mask, in a bucketed batch, and padded to max_length: the same logits."""
-    split = encoded_split(tmp_path, glue, "rte", tokenizer)
-    torch.manual_seed(0)
-    model = load_classifier(encoders[family], 2).eval()
-
-    def logits(index: list[int], pad_to: int | None = None) -> torch.Tensor:
-        batch = split.batch(np.array(index), tokenizer.pad_token_id, pad_to)
-        with torch.inference_mode():
-            return model(**{name: torch.from_numpy(value) for name, value in batch.items()}).logits
-
-    together = logits(list(range(16)))
-    assert "attention_mask" not in split.batch(np.array([3]), tokenizer.pad_token_id)
-    for i in range(16):
-        torch.testing.assert_close(logits([i])[0], together[i], atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(logits(list(range(16)), 40), together, atol=1e-6, rtol=1e-5)
-
-
-def test_segment_ids_reach_a_model_that_has_them(
-    tmp_path: Path, encoders: dict[str, Path], glue: Path, tokenizer: PreTrainedTokenizerFast
-) -> None:
-    """A BERT-like tokenizer marks the second text. BERT gets the marks; RoBERTa has one segment and gets none."""
-    for family, segments in (("bert", True), ("post", False)):
-        folder = tmp_path / family
-        shutil.copytree(encoders[family], folder)
-        marked = copy.deepcopy(tokenizer)
-        marked.backend_tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s>:0 $A:0 </s>:0", pair="<s>:0 $A:0 </s>:0 $B:1 </s>:1", special_tokens=[("<s>", 0), ("</s>", 2)]
-        )
-        marked.save_pretrained(folder)
-        encoder = open_encoder(folder)
-        assert encoder.segments == segments
-        data = load_task(GLUE_TASKS["rte"], make_config({"glue": str(glue)}))
-        split = encode_task(data, encoder.tokenizer, 32, tmp_path, encoder.segments).splits["train"]
-        batch = split.batch(np.arange(2), 1)
-        assert ("token_type_ids" in batch) == segments
-        if segments:
-            end = int(np.argmax(batch["input_ids"][0] == 2))
-            assert not batch["token_type_ids"][0, : end + 1].any() and batch["token_type_ids"][0, end + 1] == 1
-        load_classifier(folder, 2)(**{name: torch.from_numpy(value) for name, value in batch.items()})
+    return make_setting(config, open_encoder(checkpoint), load_tasks(config, no_line))
 
 
 # -- the loop and the protocol ----------------------------------------------------------------------------------
@@ -513,80 +293,6 @@ def test_answers_are_in_the_order_of_the_examples(given: dict, encoders: dict[st
         np.testing.assert_allclose(row, logits.numpy(), atol=1e-5)
 
 
-# -- bad checkpoints --------------------------------------------------------------------------------------------
-
-
-def edit_json(path: Path, **values: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
-def refused(checkpoint: str | Path) -> str:
-    with pytest.raises(StudyError) as caught:
-        open_encoder(str(checkpoint))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def test_bad_checkpoints(encoders: dict[str, Path], tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-    good = encoders["pre"]
-    spoilt = tmp_path / "copy"
-    shutil.copytree(good, spoilt)
-    (spoilt / "model.safetensors").unlink()
-    assert "cannot be loaded for classification" in refused(spoilt) and "safetensors" in refused(spoilt)
-    shutil.copy(good / "model.safetensors", spoilt)
-    shutil.copy(encoders["bert"] / "model.safetensors", spoilt)
-    assert "its weights have other shapes than its config.json" in refused(spoilt)
-    weights = load_file(good / "model.safetensors")
-    save_file({k: v for k, v in weights.items() if "query" not in k}, spoilt / "model.safetensors", {"format": "pt"})
-    assert "4 of the encoder's weights are missing, such as " in refused(spoilt)
-    (spoilt / "model.safetensors").write_bytes((good / "model.safetensors").read_bytes()[:-100])
-    assert "cannot be loaded for classification" in refused(spoilt)
-    shutil.copy(good / "model.safetensors", spoilt)
-    train_tokenizer(["The cat dog bird sees the house again and went away to the river " * 9], 340).save_pretrained(
-        spoilt
-    )
-    assert "does not fit its weights" in refused(spoilt) and "put the right tokenizer files" in refused(spoilt)
-    shutil.rmtree(spoilt)
-    shutil.copytree(good, spoilt)
-    edit_json(spoilt / "tokenizer_config.json", pad_token="<unk>")
-    assert "padding 3) does not fit its weights (" in refused(spoilt)
-    for file in spoilt.glob("tokenizer*"):
-        file.unlink()
-    assert f"checkpoint {spoilt}: no tokenizer in it" in refused(spoilt)
-    assert "no config.json in it" in refused(tmp_path)
-    assert "/absent: no such folder" in refused(tmp_path / "absent")
-    assert "expected a folder, a hub name, or random:<either>" in refused("random:")
-    assert "no such folder, and the hub did not give it" in refused("no-such/hub-name")
-    assert "checkpoint runs/pretrain/typo/encoder: no such folder" in refused("runs/pretrain/typo/encoder")
-    (tmp_path / "run" / "encoder").mkdir(parents=True)
-    (tmp_path / "run" / "encoder" / "config.json").write_text("{}")
-    assert f"is a run folder: its encoder is {tmp_path / 'run' / 'encoder'}" in refused(tmp_path / "run")
-
-
-def test_the_whole_pretraining_model_is_refused(config: StudyConfig) -> None:
-    """`model/` holds the decoder as well; what to fine-tune is `encoder/` beside it."""
-    from threeml_core.training.loop import pretrain
-
-    record = pretrain(config.replace(max_steps=1), quiet)
-    folder = record.folder(config.runs_dir)
-    assert "cannot be loaded for classification" in refused(folder / "model")
-    assert f"its encoder is {folder / 'encoder'}" in refused(folder)
-    encoder = open_encoder(str(folder / "encoder"))
-    assert encoder.positions == config.max_position_embeddings - 2 == 32
-    with pytest.raises(ParameterError, match="max_length=33: the encoder .* takes at most 32 tokens"):
-        setting_of(config.replace(glue="bundled", max_length=33, checkpoint="x"), folder / "encoder")
-
-
-def test_positions_of_the_families(encoders: dict[str, Path]) -> None:
-    """RoBERTa's tables hold two rows that no token uses; at the limit a model still runs."""
-    for family, expected in (("post", 64), ("pre", 64), ("bert", 64)):
-        model = load_classifier(encoders[family], 2)
-        assert max_positions(model) == expected
-        model(input_ids=torch.full((1, expected), 7))
-        with pytest.raises((IndexError, RuntimeError)):
-            model(input_ids=torch.full((1, expected + 1), 7))
-
-
 def test_nothing_starts_on_bad_input(given: dict, encoders: dict[str, Path], glue: Path, tmp_path: Path) -> None:
     """The last task of the list is malformed: not one run of the others has begun."""
     bad = tmp_path / "bad"
@@ -669,12 +375,3 @@ def test_jobs_carry_the_edge(given: dict, encoders: dict[str, Path]) -> None:
     again = pickle.loads(pickle.dumps(jobs["rte"][0]))
     assert again.run_id == jobs["rte"][0].run_id and again.work.args[0].config == setting.config
     assert json.dumps(setting.identity(runs_of(GLUE_TASKS["rte"], setting.config)[0], ["x"]))
-
-
-def test_a_new_head_of_the_right_size(encoders: dict[str, Path]) -> None:
-    for labels in (1, 2, 3):
-        model = load_classifier(encoders["pre"], labels)
-        assert model.config.num_labels == labels
-        assert isinstance(model, type(AutoModelForSequenceClassification.from_pretrained(encoders["pre"])))
-    with pytest.raises(CheckpointError):
-        load_classifier("no-such/name", 2)
