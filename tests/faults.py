@@ -44,7 +44,7 @@ class BadInput:
         given: parameters; or a function that prepares files in the test's folder and returns parameters or arguments.
             In that folder lie `text.txt`, `glue_data/`, and `runs/` with prepared text and one finished run.
         says: a part of the one line that has to come out.
-        command: module below `threeml_core`.
+        command: stage of `threeml`.
     """
 
     id: str
@@ -385,12 +385,10 @@ BAD_INPUTS = [
     ),
     BadInput("plan", "plan_only for a run without a record", NEW | PLAN, "has no record of stage pretrain with"),
     BadInput("no-plan", "the same for a fine-tuning", NEW | PLAN, "has no record of fine-tuning of", "finetune"),
-    BadInput("no-plan-mi", "the same for an analysis", NEW | PLAN, "has no record of stage", "mutual_information"),
+    BadInput("no-plan-mi", "the same for an analysis", NEW | PLAN, "has no record of stage", "information"),
     BadInput("no-plan-speed", "the same for a benchmark", NEW | PLAN, "has no record of stage benchmark", "benchmark"),
     BadInput("sizes", "a list of sizes that is none", {"study_sizes": "4"}, "expected layers x width of encoders"),
-    BadInput(
-        "size-heads", "a size that no heads fill", {"study_sizes": "1x17"}, "expected multiples of", "experiments"
-    ),
+    BadInput("size-heads", "a size that no heads fill", {"study_sizes": "1x17"}, "expected multiples of", "study"),
     # parameters in a file
     BadInput(
         "yaml-broken", "a parameters file with an open bracket", parameters_file("a: [\n"), "cannot read parameters"
@@ -709,7 +707,7 @@ BAD_INPUTS = [
         "a file as the report's runs_dir",
         lambda folder: {"runs_dir": folder / "text.txt", "pages": "00"},
         "cannot make the folder",
-        "reporting",
+        "report",
     ),
     BadInput(
         "runs-file", "a file as runs_dir", lambda folder: {"runs_dir": folder / "text.txt"}, "cannot make the folder"
@@ -988,30 +986,30 @@ BAD_INPUTS = [
         "a mask rate of 1.4 in a list of the study",
         {"study_mask_rates": "0.4,1.4"},
         "mask_rate=1.4",
-        "experiments",
+        "study",
     ),
     BadInput(
         "study-twice",
         "a value twice in a list of the study",
         {"study_depths": "1,1"},
         "above 0 and given once",
-        "experiments",
+        "study",
     ),
     BadInput(
         "study-split",
         "a mask split of two numbers in a list of the study",
         {"study_splits": "80-10"},
         "sum to 100",
-        "experiments",
+        "study",
     ),
-    BadInput("study-task", "an unknown task for a study", {"tasks": "mnil"}, "unknown task 'mnil'", "experiments"),
-    BadInput("workers", "no workers", {"workers": 0}, "workers=0: expected at least 1", "experiments"),
+    BadInput("study-task", "an unknown task for a study", {"tasks": "mnil"}, "unknown task 'mnil'", "study"),
+    BadInput("workers", "no workers", {"workers": 0}, "workers=0: expected at least 1", "study"),
     BadInput(
         "study-length",
         "texts longer than the encoders to be pre-trained take",
         {"max_length": 64},
         "encoder takes at most 32 tokens",
-        "experiments",
+        "study",
     ),
     # mutual information
     BadInput(
@@ -1019,63 +1017,57 @@ BAD_INPUTS = [
         "an unknown run id to analyse",
         {"runs": "self-40-0"},
         "self-40-0 is no finished run",
-        "mutual_information",
+        "information",
     ),
-    BadInput(
-        "mi-path", "a run folder that is not there", {"runs": "/no/such"}, "is no finished run", "mutual_information"
-    ),
+    BadInput("mi-path", "a run folder that is not there", {"runs": "/no/such"}, "is no finished run", "information"),
     BadInput(
         "mi-long",
         "a run with a name of 400 characters",
         {"runs": "a" * 400},
         "File name too long",
-        "mutual_information",
+        "information",
     ),
-    BadInput("mi-user", "a run of an unknown user", {"runs": "~nosuchuser/x"}, "no home folder", "mutual_information"),
-    BadInput("mi-none", "a comma and no run", {"runs": " , "}, "runs is empty", "mutual_information"),
+    BadInput("mi-user", "a run of an unknown user", {"runs": "~nosuchuser/x"}, "no home folder", "information"),
+    BadInput("mi-none", "a comma and no run", {"runs": " , "}, "runs is empty", "information"),
     BadInput(
         "mi-encoder",
         "a run's encoder instead of the run",
         lambda folder: {"runs": run_of(folder) / "encoder"},
         "is no finished run",
-        "mutual_information",
+        "information",
     ),
-    BadInput("mi-layers", "a layer by name", {"state_layers": "last"}, "expected 'all' or layer", "mutual_information"),
-    BadInput(
-        "mi-layer", "a layer beyond the last", {"state_layers": "0,3"}, "there is no layer 3", "mutual_information"
-    ),
-    BadInput("mi-clusters", "more clusters than states", {"clusters": 10**6}, "lower clusters", "mutual_information"),
+    BadInput("mi-layers", "a layer by name", {"state_layers": "last"}, "expected 'all' or layer", "information"),
+    BadInput("mi-layer", "a layer beyond the last", {"state_layers": "0,3"}, "there is no layer 3", "information"),
+    BadInput("mi-clusters", "more clusters than states", {"clusters": 10**6}, "lower clusters", "information"),
     BadInput(
         "mi-text",
         "a run whose text has changed since",
         another_text,
         "the text has changed since",
-        "mutual_information",
+        "information",
     ),
     BadInput(
         "mi-model",
         "a run whose model was cut short",
         run(lambda run: cut(run / "model" / "model.safetensors")),
         "bytes instead of",
-        "mutual_information",
+        "information",
     ),
     BadInput(
         "mi-stage",
         "a run that pre-trained nothing",
         run(lambda run: edit_json(run / "record.json", stage="finetune")),
         "is a run of stage finetune, expected one of pre-training",
-        "mutual_information",
+        "information",
     ),
     BadInput(
         "mi-failed",
         "a run that diverged",
         run(lambda run: edit_json(run / "record.json", failure="it diverged")),
         "has no model: it diverged",
-        "mutual_information",
+        "information",
     ),
-    BadInput(
-        "mi-store", "an unknown place for states", {"states_store": "ram"}, "one of disk, mem", "mutual_information"
-    ),
+    BadInput("mi-store", "an unknown place for states", {"states_store": "ram"}, "one of disk, mem", "information"),
     # benchmark and report
     BadInput(
         "arm", "an unknown model in a benchmark", {"benchmark_arms": "bert"}, "benchmark_arms='bert'", "benchmark"
@@ -1101,12 +1093,10 @@ BAD_INPUTS = [
     BadInput(
         "rates", "a mask rate of 1.5 in a benchmark", {"benchmark_rates": "0.5,1.5"}, "mask_rate=1.5", "benchmark"
     ),
-    BadInput("page", "a page that does not exist", {"pages": "12"}, "pages='12': no notebook 12", "reporting"),
-    BadInput("page-none", "no page", {"pages": ""}, "pages='' is empty", "reporting"),
-    BadInput("page-comma", "a comma and no page", {"pages": "00,"}, "no notebook ''", "reporting"),
-    BadInput(
-        "report-preset", "a report of an unknown preset", {"preset": "smal"}, "did you mean 'small'?", "reporting"
-    ),
+    BadInput("page", "a page that does not exist", {"pages": "12"}, "pages='12': no notebook 12", "report"),
+    BadInput("page-none", "no page", {"pages": ""}, "pages='' is empty", "report"),
+    BadInput("page-comma", "a comma and no page", {"pages": "00,"}, "no notebook ''", "report"),
+    BadInput("report-preset", "a report of an unknown preset", {"preset": "smal"}, "did you mean 'small'?", "report"),
 ]
 
 # -- faults ---------------------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from threeml_core.benchmark.__main__ import main as command
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.unit.test_models import batch_of, make
 from threeml_core import reporting
+from threeml_core.__main__ import main as command
 from threeml_core.benchmark import run, speeds
 from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
 from threeml_core.benchmark.breakdown import KINDS, kind_of
@@ -331,7 +331,7 @@ def test_a_busy_machine_is_refused(
     given = {**settings(corpus_file, tmp_path), "benchmark_parts": "speed", "benchmark_arms": "self"}
     monkeypatch.setattr("threeml_core.benchmark.run.Patience", lambda: Patience(wait=0, pause=0))
     parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
-    monkeypatch.setattr(sys, "argv", ["benchmark", *parameters])
+    monkeypatch.setattr(sys, "argv", ["threeml", "benchmark", *parameters])
     for load in (Load(99.0, 0.0), Load(0.0, 99.0), Load(99.0, None)):
         monkeypatch.setattr("threeml_core.benchmark.load.look", lambda load=load: load)
         with pytest.raises(SystemExit) as ended:
@@ -415,7 +415,9 @@ def test_the_command(
 
     monkeypatch.setattr(run, "_measure", chosen)
     monkeypatch.setattr(
-        sys, "argv", ["benchmark", *(part for name, value in given.items() for part in ("-p", name, str(value)))]
+        sys,
+        "argv",
+        ["threeml", "benchmark", *(part for name, value in given.items() for part in ("-p", name, str(value)))],
     )
     if again > 1:
         with pytest.raises(SystemExit) as ended:

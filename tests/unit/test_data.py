@@ -203,11 +203,12 @@ import datasets
 from huggingface_hub import constants
 from transformers import AutoConfig, AutoModel, AutoTokenizer  # else they are imported at first use
 from threeml_core.config import make_config
-from threeml_core.data import load_corpus, load_tokenizer
-from threeml_core.data.glue import load_task
-from threeml_core.encoders import open_encoder
-from threeml_core.errors import StudyError
-from threeml_core.tasks import GLUE_TASKS
+from threeml_core.data.corpus import load_corpus
+from threeml_core.data.tokenizer import load_tokenizer
+from threeml_core.glue.readers import load_task
+from threeml_core.glue.encoders import open_encoder
+from threeml_core.foundation.errors import StudyError
+from threeml_core.glue.tasks import GLUE_TASKS
 
 def wait(seconds):
     raise AssertionError("it waits to try again")
@@ -273,7 +274,8 @@ def test_what_the_cache_holds_is_used_without_the_hub(tmp_path: Path, corpus_fil
     train_tokenizer(corpus_file.read_text().splitlines(), 300).save_pretrained(snapshot)
     (snapshot / "config.json").write_text('{"model_type": "roberta"}')
     program = (
-        "from threeml_core.data import load_corpus, load_tokenizer; print(len(load_tokenizer('some/words')), "
+        "from threeml_core.data.corpus import load_corpus; "
+        "from threeml_core.data.tokenizer import load_tokenizer; print(len(load_tokenizer('some/words')), "
         "[''.join(document) for document in load_corpus('hub:some/set')])"
     )
     environment = _hub("http://127.0.0.1:9", tmp_path)
@@ -725,7 +727,7 @@ def test_memory_is_bounded(tmp_path: Path, small: dict) -> None:
     """Eight times the text takes hardly more memory."""
     program = (
         "import re, sys, yaml; from threeml_core.config import make_config; "
-        "from threeml_core.data import prepare_data; prepare_data(make_config(yaml.safe_load(sys.argv[1]))); "
+        "from threeml_core.data.prepare import prepare_data; prepare_data(make_config(yaml.safe_load(sys.argv[1]))); "
         "print(int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) // 1024)"
     )
     peaks = []

@@ -35,7 +35,7 @@ def test_two_processes_write_the_same_file(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from threeml_core.files import write_json
+from threeml_core.foundation.files import write_json
 for i in range(300):
     write_json(Path(sys.argv[1]), [sys.argv[2]] * 1000)
 """
@@ -84,7 +84,7 @@ def test_a_kill_between_the_two_steps_of_a_folder(tmp_path: Path, monkeypatch: p
     program = f"""
 import os
 from pathlib import Path
-from threeml_core import files
+from threeml_core.foundation import files
 def replace(source, target):
     if Path(target).name == "model":
         os._exit(9)

@@ -240,7 +240,7 @@ LIMIT_MIB = 1536
 PREPARE = """
 import json, re, sys
 from threeml_core.config import make_config
-from threeml_core.data import prepare_data
+from threeml_core.data.prepare import prepare_data
 data = prepare_data(make_config(json.loads(sys.argv[1])))
 peak = re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]
 print(json.dumps({"peak_mib": int(peak) / 1024, **{side: data.meta[side] for side in ("train", "validation")}}))
