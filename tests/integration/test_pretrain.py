@@ -204,7 +204,7 @@ def test_loss_not_finite(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> Non
         loss = honest(model, batch, count)
         return loss * float("nan") if len(calls) == 7 else loss
 
-    monkeypatch.setattr(threeml_core.training.loop, "loss_of", poisoned)
+    monkeypatch.setattr("threeml_core.training.trainer.loss_of", poisoned)
     message = r"loss is not finite \(nan\) at step 7; the last good state is kept in .*max_grad_norm=1.0"
     with pytest.raises(TrainingError, match=message) as caught:
         pretrain(config, no_line)
