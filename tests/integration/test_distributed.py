@@ -154,7 +154,6 @@ def test_an_error_in_one_process_ends_them_all(own_runs: dict, tmp_path: Path) -
         "        raise TrainingError('the second process cannot go on')\n"
         "    return honest(*arguments)\n"
         "p.loss_of = broken\n"
-        "from threeml_core.__main__ import main\n"
         "main()\n"
     )
     file = tmp_path / "run.yaml"
