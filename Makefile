@@ -3,8 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 PRESET ?= tiny
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-# files in parallel, a process for each core, with one thread each
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
+# files in parallel, a process for each core
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
 .PHONY: report test test-unit test-all chaos lint audit lab clean
 
 # only what is missing or out of date is done; ARGS="-p corpus /data/text" gives parameters

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # files run side by side, and numbers do not depend on who runs them
 
 SHARED = PROJECT_ROOT.parent / "shared"
 

@@ -1,6 +1,6 @@
 """Processes forked from one that has imported torch and its like, which takes seconds; ours is imported in each anew.
 
-For tests of what a command or a notebook says. Tests of signals and kills start processes of their own.
+For tests of what a command or a notebook says, and below torchrun. What is killed itself is started as users do it.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from threeml_core.foundation.files import PROJECT_ROOT
@@ -84,10 +85,26 @@ class Preloaded:
         path.chmod(0o755)
         return path
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """What `threeml` with these arguments says."""
+    def run(self, stage: str, parameters: Mapping[str, object]) -> subprocess.CompletedProcess[str]:
+        """What `threeml <stage>` with these parameters says."""
         script = self.script(self.socket.with_name("threeml"), "threeml_core.__main__:main")
-        return subprocess.run([script, *arguments], cwd=PROJECT_ROOT, capture_output=True, text=True)
+        arguments = [part for name, value in parameters.items() for part in ("-p", name, str(value))]
+        return subprocess.run([script, stage, *arguments], cwd=PROJECT_ROOT, capture_output=True, text=True)
+
+    def python(self) -> Path:
+        """As `python -u` with a script or with `-m` and a module."""
+        return self.script(self.socket.with_name("python"), "tests.preloaded:as_python")
+
+
+def as_python() -> None:
+    """In the forked process: run what is named."""
+    flags = [argument for argument in sys.argv[1:] if argument != "-u"]
+    if flags[0] == "-m":
+        sys.argv = flags[1:]
+        runpy.run_module(flags[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = flags
+        runpy.run_path(flags[0], run_name="__main__")
 
 
 def _received(connection: socket.socket) -> tuple[list[int], list[str], dict[str, str], str]:

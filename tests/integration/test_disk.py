@@ -6,17 +6,16 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.preloaded import Preloaded
 from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import StudyError
-from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.foundation.log import no_line
 from threeml_core.training.checkpoint import SavedStates
 from threeml_core.training.loop import pretrain
@@ -74,12 +73,10 @@ def test_a_full_disk_while_training(small: dict, mount: Mount, tmp_path: Path) -
     assert record.metrics == other.metrics
 
 
-def test_a_full_disk_while_data_are_prepared(small: dict, mount: Mount) -> None:
+def test_a_full_disk_while_data_are_prepared(small: dict, mount: Mount, preloaded: Preloaded) -> None:
     """By the command: one line, status 2, nothing left."""
     disk = mount("size=16k")
-    parameters = [part for name, value in small_run(small, disk).items() for part in ("-p", name, str(value))]
-    command = [sys.executable, "-m", "threeml_core", "pretrain", *parameters]
-    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
+    done = preloaded.run("pretrain", small_run(small, disk))
     assert done.returncode == 2 and done.stderr.startswith("error: the disk is full") and done.stderr.count("\n") == 1
     assert not [path for path in disk.rglob("*") if path.is_dir() and path.parent.name == "data"]
 

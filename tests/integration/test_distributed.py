@@ -14,6 +14,7 @@ import torch
 import yaml
 
 import threeml_core.training.loop
+from tests.preloaded import Preloaded
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import ParameterError, TrainingError
@@ -28,8 +29,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def own_runs(own_runs: dict) -> dict:
-    """With dropout and accumulation."""
+def own_runs(own_runs: dict, preloaded: Preloaded, monkeypatch: pytest.MonkeyPatch) -> dict:
+    """With dropout and accumulation; the processes that torchrun starts need not import torch."""
+    monkeypatch.setenv("PYTHON_EXEC", str(preloaded.python()))
     return {**own_runs, "hidden_dropout_prob": 0.1, "micro_batch_size": 2, "logging_steps": 1}
 
 

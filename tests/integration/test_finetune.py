@@ -18,6 +18,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from tests.glue_files import HEADERS, write_glue
+from tests.preloaded import Preloaded
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
@@ -72,13 +73,14 @@ def setting_of(config: StudyConfig, checkpoint: Path | str) -> Setting:
 
 @pytest.fixture(scope="session")
 def study(encoders: dict[str, Path], glue: Path, tmp_path_factory: pytest.TempPathFactory):
-    """All eight tasks on files whose labels can be read off a word: (config, study)."""
+    """All eight tasks on files whose labels can be read off a word, by two workers: (config, study)."""
     config = make_config(
         {
             "glue": str(glue),
             "runs_dir": str(tmp_path_factory.mktemp("runs")),
             "max_length": 32,
             "seeds": 3,
+            "workers": 2,
             "finetune_learning_rates": "3e-3",
             "finetune_batch_sizes": "8",
             "finetune_epochs": "6",
@@ -141,7 +143,7 @@ def test_rte_starts_from_the_best_mnli_model_of_its_seed(
     start = tmp_path / "mnli"
     shutil.copytree(folder / best[0] / "encoder", start)
     tokenizer.save_pretrained(start)
-    alone = config.replace(tasks="rte", seeds=1, from_mnli=False, runs_dir=str(tmp_path))
+    alone = config.replace(tasks="rte", seeds=1, from_mnli=False, workers=1, runs_dir=str(tmp_path))
     assert finetuned(alone, start).runs[0].metrics == result.result("rte").records[0].metrics
     assert finetuned(alone, encoders["pre"]).runs[0].metrics != result.result("rte").records[0].metrics
 
@@ -157,7 +159,7 @@ def test_a_second_call_repeats_nothing(study, encoders: dict[str, Path]) -> None
 
 def test_the_same_run_elsewhere_gives_the_same_numbers(study, encoders: dict[str, Path], tmp_path: Path) -> None:
     config, result = study
-    other = finetuned(config.replace(runs_dir=str(tmp_path), tasks="cola", seeds=1), encoders["pre"])
+    other = finetuned(config.replace(runs_dir=str(tmp_path), tasks="cola", seeds=1, workers=1), encoders["pre"])
     assert other.runs[0].run_id == result.result("cola").records[0].run_id
     assert other.runs[0].metrics == result.result("cola").records[0].metrics
 
@@ -306,14 +308,9 @@ def test_nothing_starts_on_bad_input(given: dict, encoders: dict[str, Path], glu
 # -- commands and kills -----------------------------------------------------------------------------------------
 
 
-def command(given: dict, *more: str) -> list[str]:
-    arguments = [part for name, value in given.items() for part in ("-p", name, str(value))]
-    return [sys.executable, "-m", "threeml_core", "finetune", *arguments, *more]
-
-
-def test_the_command(given: dict, encoders: dict[str, Path]) -> None:
+def test_the_command(given: dict, encoders: dict[str, Path], preloaded: Preloaded) -> None:
     given = {**given, "tasks": "cola,mrpc", "from_mnli": False, "seeds": 1, "checkpoint": str(encoders["pre"])}
-    done = subprocess.run(command(given), cwd=PROJECT_ROOT, capture_output=True, text=True)
+    done = preloaded.run("finetune", given)
     assert done.returncode == 0, done.stderr
     for expected in (
         "CoLA (subset): mcc ",
@@ -322,7 +319,7 @@ def test_the_command(given: dict, encoders: dict[str, Path]) -> None:
         "note: CoLA: a subset, not",
     ):
         assert expected in done.stdout
-    failed = subprocess.run(command(given, "-p", "tasks", "colla"), cwd=PROJECT_ROOT, capture_output=True, text=True)
+    failed = preloaded.run("finetune", {**given, "tasks": "colla"})
     assert failed.returncode == 2 and failed.stderr == (
         "error: unknown task 'colla': did you mean 'cola'? "
         "glue='" + str(given["glue"]) + "' has: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte; or all\n"
@@ -332,7 +329,9 @@ def test_the_command(given: dict, encoders: dict[str, Path]) -> None:
 def test_a_killed_study_goes_on(given: dict, encoders: dict[str, Path]) -> None:
     """kill -9 between runs or inside one: finished runs stay, the one that was cut is done again, nothing is half."""
     given = {**given, "tasks": "cola,mrpc", "checkpoint": str(encoders["pre"]), "finetune_epochs": "6"}
-    process = subprocess.Popen(command(given), cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True)
+    arguments = [part for name, value in given.items() for part in ("-p", name, str(value))]
+    command = [sys.executable, "-m", "threeml_core", "finetune", *arguments]
+    process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("4/"):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.preloaded import Preloaded
 from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
 from threeml_core.foundation.errors import CheckpointError, DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line
@@ -134,15 +133,13 @@ def test_a_run_without_its_decoder_or_with_another_text(study: StudyConfig, tmp_
         mutual_information(study, no_line)
 
 
-def test_the_command(study: StudyConfig, small: dict, tmp_path: Path) -> None:
+def test_the_command(study: StudyConfig, tmp_path: Path, preloaded: Preloaded) -> None:
     record = pretrain(study, no_line)
-    command = [sys.executable, "-m", "threeml_core", "information"]
     given = {"runs_dir": tmp_path, "runs": record.run_id, "clusters": 20, "kmeans_seeds": 1}
-    arguments = [part for name, value in given.items() for part in ("-p", name, str(value))]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300)
+    done = preloaded.run("information", given)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.splitlines()[-1].removeprefix("record: "))
     assert dataclasses.asdict(read_record(path.parent))["data"]["run"] == record.run_id
-    wrong = subprocess.run([*command, *arguments, "-p", "clusters", "9999999"], capture_output=True, text=True)
+    wrong = preloaded.run("information", {**given, "clusters": 9999999})
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: clusters=9,999,999, but there are only")
     assert len(wrong.stderr.splitlines()) == 1

@@ -6,8 +6,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,11 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import threeml_core.training.loop
+from tests.preloaded import Preloaded
 from threeml_core import flops, reporting
 from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import DamagedFileError, DivergedError, ParameterError, StudyError, TrainingError
-from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.foundation.log import no_line
 from threeml_core.runs.record import load_records, read_metrics, read_record
 from threeml_core.training.checkpoint import SavedStates
@@ -226,7 +224,9 @@ def test_exploded_parameters_are_not_saved(own_runs: dict) -> None:
 
 
 @pytest.mark.parametrize(("learning_rate", "max_steps"), [(10.0, 60), (100.0, 12), (10.0, 12)])
-def test_a_run_that_blew_up_is_no_success(learning_rate: float, max_steps: int, own_runs: dict) -> None:
+def test_a_run_that_blew_up_is_no_success(
+    learning_rate: float, max_steps: int, own_runs: dict, preloaded: Preloaded
+) -> None:
     """Finite all the way, but worse than a uniform guess; or so bad that no perplexity can be written."""
     given = {**own_runs, "learning_rate": learning_rate, "max_steps": max_steps, "eval_steps": 1000}
     config = make_config({**given, "initialization": "bert"})
@@ -242,10 +242,7 @@ def test_a_run_that_blew_up_is_no_success(learning_rate: float, max_steps: int, 
     with pytest.raises(TrainingError, match="failed before: the run diverged.*to try again, remove"):
         pretrain(config, no_line)
     given |= {"runs_dir": str(runs / "again"), "initialization": "bert"}
-    command = [word for item in given.items() for word in ("-p", item[0], str(item[1]))]
-    done = subprocess.run(
-        [sys.executable, "-m", "threeml_core", "pretrain", *command], capture_output=True, text=True, cwd=PROJECT_ROOT
-    )
+    done = preloaded.run("pretrain", given)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and done.stderr.startswith("error: the run diverged")
 
 
@@ -413,17 +410,12 @@ def test_more_special_tokens_than_the_rate_allows(small: dict, tmp_path: Path) -
     assert not (tmp_path / "pretrain").exists(), "a refused run leaves no folder"
 
 
-def test_command_line_refuses_in_one_line(own_runs: dict) -> None:
-    for arguments, message in (
-        (["-p", "mask_ratee", "0.5"], "error: unknown parameter 'mask_ratee': did you mean 'mask_rate'?"),
-        (["-p", "corpus", "/no/such.txt"], "error: corpus /no/such.txt: no such file or folder"),
+def test_command_line_refuses_in_one_line(own_runs: dict, preloaded: Preloaded) -> None:
+    for given, message in (
+        ({"mask_ratee": 0.5}, "error: unknown parameter 'mask_ratee': did you mean 'mask_rate'?"),
+        ({"corpus": "/no/such.txt"}, "error: corpus /no/such.txt: no such file or folder"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "threeml_core", "pretrain", *arguments, "-p", "runs_dir", own_runs["runs_dir"]],
-            cwd=PROJECT_ROOT,
-            capture_output=True,
-            text=True,
-        )
+        done = preloaded.run("pretrain", {**given, "runs_dir": own_runs["runs_dir"]})
         assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
 
 

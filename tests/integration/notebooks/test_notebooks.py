@@ -151,6 +151,7 @@ FINETUNING = {
     "finetune_epochs": 1,
     "finetune_large_epochs": 1,
     "random_baseline": True,
+    "workers": 1,
 }
 
 
@@ -218,7 +219,6 @@ STUDY = {
     "study_widths": "16",
     "study_splits": "80-20-0,80-0-20",
     "clusters": 20,
-    "workers": 1,
 }
 
 
@@ -269,8 +269,11 @@ def test_the_plan_of_a_larger_preset(tmp_path: Path) -> None:
 
 
 def test_cells_can_be_run_again(small: dict, tmp_path: Path) -> None:
-    """In JupyterLab one edits the parameters and runs from the top; what later cells defined is not in the way."""
-    small = {**small, **FINETUNING}
+    """In JupyterLab one edits the parameters and runs from the top; what later cells defined is not in the way.
+
+    A kernel may start worker processes, too.
+    """
+    small = {**small, **FINETUNING, "tasks": "word_order", "random_baseline": False, "workers": 2}
     notebook = nbformat.read(PROJECT_ROOT / "notebooks" / "03_finetune.ipynb", 4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     given = "\n".join(f"{name} = {value!r}" for name, value in {**small, "runs_dir": str(tmp_path)}.items())
