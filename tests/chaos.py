@@ -29,7 +29,7 @@ SETTINGS = {
     "attention_probs_dropout_prob": 0.1,
     "batch_size": 16,
     "micro_batch_size": 8,
-    "max_steps": 200,
+    "max_steps": 120,
     "save_steps": 6,
     "logging_steps": 5,
     "eval_steps": 20,

@@ -127,7 +127,7 @@ def test_a_lock_that_a_lost_host_still_holds_is_waited_for(cluster: Any, tmp_pat
 def test_a_host_is_lost(cluster: Any, tmp_path: Path) -> None:
     """In the middle of ten runs: all end, none is there twice, only those of the lost host started again."""
     jobs = [
-        Job("baseline", f"r{i}", functools.partial(leave_host, tmp_path, f"r{i}", 1.0), title=f"r{i}")
+        Job("baseline", f"r{i}", functools.partial(leave_host, tmp_path, f"r{i}", 0.5), title=f"r{i}")
         for i in range(10)
     ]
     lost = next(node for node in cluster.worker_nodes)

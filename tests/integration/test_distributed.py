@@ -124,14 +124,15 @@ def test_sigterm_saves_and_exits_143(own_runs: dict, tmp_path: Path) -> None:
     assert record.files["model/model.safetensors"] == one.files["model/model.safetensors"]
 
 
-def test_sigterm_while_data_are_prepared(small: dict, tmp_path: Path) -> None:
+def test_sigterm_while_data_are_prepared(small: dict, tmp_path: Path, preloaded: Preloaded) -> None:
     """Status 143, one line, and no half-written folder; the same command then does it all."""
     corpus = tmp_path / "large.txt"
     corpus.write_text(
         "\n\n".join(f"Sentence {i} of a text that takes a while, {i * i} in all." for i in range(100_000))
     )
     settings = {**small, "corpus": str(corpus), "runs_dir": str(tmp_path / "runs"), "max_steps": 1}
-    process = subprocess.Popen(command(settings), cwd=PROJECT_ROOT, stderr=subprocess.PIPE, text=True)
+    arguments = command(settings)[1:]
+    process = subprocess.Popen([preloaded.python(), *arguments], cwd=PROJECT_ROOT, stderr=subprocess.PIPE, text=True)
     wait_for("data/.*.part/train.bin", tmp_path / "runs", process)
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=60)

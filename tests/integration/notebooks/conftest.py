@@ -13,7 +13,7 @@ import pytest
 from tests.preloaded import Preloaded
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="session")
 def quick(preloaded: Preloaded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """`papermill` and Jupyter's `python3` are forked from a process that has imported what is not ours."""
     folder = tmp_path_factory.mktemp("jupyter")

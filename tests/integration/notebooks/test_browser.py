@@ -67,8 +67,8 @@ def browse(page: Path, width: int, dark: bool, profile: Path) -> tuple[dict, lis
     common = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
     common += ["--disable-background-networking", f"--user-data-dir={profile}", "--window-size=1300,900"]
     common += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--enable-logging=stderr"]
-    dumped = subprocess.run([*common, "--dump-dom", frame.as_uri()], capture_output=True, text=True, timeout=120)
-    subprocess.run([*common, f"--screenshot={shot}", frame.as_uri()], capture_output=True, timeout=120)
+    command = [*common, "--dump-dom", f"--screenshot={shot}", frame.as_uri()]
+    dumped = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert shot.is_file()
     (found,) = re.findall(r'<pre id="probe">(.*?)</pre>', dumped.stdout)
     console = [line for line in dumped.stderr.splitlines() if "CONSOLE" in line]

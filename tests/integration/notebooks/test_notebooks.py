@@ -22,6 +22,7 @@ from threeml_core.study.results import find_outcomes
 
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 TINY = make_config({})
+pytestmark = pytest.mark.usefixtures("quick")
 EXECUTED = sorted((PROJECT_ROOT / "reports" / "tiny").glob("*.ipynb"))
 
 
@@ -308,7 +309,7 @@ def nbval(path: Path) -> subprocess.CompletedProcess:
 
 
 @pytest.fixture(scope="module")
-def compared() -> Iterator[dict[Path, Future]]:
+def compared(quick: None) -> Iterator[dict[Path, Future]]:
     """nbval on every page, two at a time. Without the runs that `make report` leaves it would take as long as that."""
     study = find_outcomes(TINY, None, *(load_records(TINY.runs_dir, stage) for stage in ("pretrain", "finetune")))
     finished = all(outcome.is_finished for outcome in study)

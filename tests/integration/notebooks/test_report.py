@@ -280,7 +280,7 @@ class Inline:
 
 
 @pytest.fixture
-def two_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def two_notebooks(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of two notebooks that write when they were executed, and a study without runs."""
     source = tmp_path / "notebooks"
     source.mkdir()

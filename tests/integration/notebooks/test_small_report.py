@@ -22,7 +22,7 @@ REPORT = PROJECT_ROOT / "reports" / "small"
 
 
 @pytest.fixture(scope="module")
-def again(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def again(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make report PRESET=small` makes, in another folder."""
     config = from_records(make_config({"preset": "small"}), REPORT)
     folder, failed = execute_notebooks(config)
