@@ -23,7 +23,6 @@ from threeml_core.study.results import find_outcomes
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 TINY = make_config({})
 EXECUTED = sorted((PROJECT_ROOT / "reports" / "tiny").glob("*.ipynb"))
-BIN = Path(sys.executable).parent
 
 
 def code_cells(path: Path) -> list:
@@ -78,7 +77,7 @@ def test_form(path: Path) -> None:
 
 
 def papermill(*arguments: str) -> subprocess.CompletedProcess:
-    command = [str(BIN / "papermill"), "--no-progress-bar", "-k", "python3", *arguments]
+    command = ["papermill", "--no-progress-bar", "-k", "python3", *arguments]
     outside = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}  # ipykernel looks
     return subprocess.run(command, cwd=PROJECT_ROOT, env=outside, capture_output=True, text=True, timeout=500)
 
@@ -285,6 +284,7 @@ def test_cells_can_be_run_again(small: dict, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.usefixtures("as_users_do")
 def test_presets_inject_as_files(small_arguments: list[str], tmp_path: Path) -> None:
     """The paper's preset by `-f`, small in every dimension: no parameter is unknown to papermill or to us."""
     out = tmp_path / "out.ipynb"
