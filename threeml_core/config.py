@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 import yaml
 
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import PROJECT_ROOT, utf16_of
 from threeml_core.foundation.processes import spin_briefly
@@ -67,7 +68,9 @@ class StudyConfig(
     def __post_init__(self) -> None:
         """Fill values left open, then check ranges and combinations."""
         sources = {**dict.fromkeys(PARAMETERS, "default"), **self.sources}
-        head_size = max(1, self.hidden_size // max(1, self.num_attention_heads))
+        for name, field in PARAMETERS.items():
+            check(name, getattr(self, name), field)
+        head_size = max(1, self.hidden_size // self.num_attention_heads)
         width = self.decoder_hidden_size or self.hidden_size // 2
         derived: dict[str, Any] = {
             "intermediate_size": 4 * self.hidden_size,
@@ -77,13 +80,13 @@ class StudyConfig(
             "micro_batch_size": self.batch_size,
         }
         derived = {name: value for name, value in derived.items() if getattr(self, name) is None}
-        if (self.architecture, self.layer_norm) == ("cross", "post") and sources["layer_norm"].startswith("preset"):
-            derived["layer_norm"] = "pre"  # section 3.3: post-LN does not work for 3ML_cross
+        pre_only = ARCHITECTURES[self.architecture].pre_layer_norm_only  # section 3.3: 3ML_cross
+        if pre_only and self.layer_norm == "post" and sources["layer_norm"].startswith("preset"):
+            derived["layer_norm"] = "pre"
         for name, value in derived.items():
             object.__setattr__(self, name, value)
+            check(name, value, PARAMETERS[name])
         object.__setattr__(self, "sources", types.MappingProxyType(sources | dict.fromkeys(derived, "derived")))
-        for name, field in PARAMETERS.items():
-            check(name, getattr(self, name), field)
         _check_together(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -133,7 +136,7 @@ _PRETRAIN_PARAMETERS = names_of(
 
 def identity_parameters(config: StudyConfig) -> dict[str, Any]:
     """The parameters that decide the result of a pre-training run, given its data."""
-    unused = {n for n, field in PARAMETERS.items() if config.architecture in field.metadata["unused_by"].split()}
+    unused = ARCHITECTURES[config.architecture].unused
     return {name: getattr(config, name) for name in _PRETRAIN_PARAMETERS if name not in unused}
 
 
@@ -215,7 +218,7 @@ def describe(section: Any) -> list[dict[str, str]]:
             "Name": field.name,
             "Type": " or ".join([type_of(field.name)[0].__name__, "None"][: 1 + type_of(field.name)[1]]),
             "Default": f"{field.default!r}",
-            "Allowed": field.metadata["allowed"].text if field.metadata["allowed"] else "",
+            "Allowed": str(field.metadata["allowed"] or ""),
             "Stages": f"{section.STAGES} {field.metadata['also']}".strip().replace(" ", ", "),
             "Changes a result": "yes" if field.metadata["changes_result"] else "no",
             "Meaning": field.metadata["meaning"],
@@ -514,8 +517,8 @@ def study_steps(config: StudyConfig) -> int:
 from threeml_core.parameters.benchmark import ARMS as BENCHMARK_ARMS  # noqa: E402, F401
 from threeml_core.parameters.benchmark import PARTS as BENCHMARK_PARTS  # noqa: E402, F401
 from threeml_core.parameters.masking import KINDS, CorruptionCounts, executed_statement  # noqa: E402, F401
-from threeml_core.parameters.model import ARCHITECTURES, MODEL_NAMES  # noqa: E402, F401
 
+MODEL_NAMES = {architecture.name: architecture.label for architecture in ARCHITECTURES.values()}
 GRID_PARAMETERS = [name for name in FINETUNE_PARAMETERS if (a := PARAMETERS[name].metadata["allowed"]) and a.numbers]
 
 

@@ -30,7 +30,6 @@ from threeml_core.config import (
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.parameters.masking import corruption_counts, parse_mask_split
-from threeml_core.parameters.model import ARCHITECTURES
 from threeml_core.parameters.parameter import check
 from threeml_core.parameters.runs import RunsParameters
 from threeml_core.reporting.parameters import PAGE, parameters_page
@@ -47,7 +46,6 @@ def test_a_parameter_says_all_of_itself() -> None:
             assert set(row["Stages"].split(", ")) <= stages and section.STAGES, name
             assert bool(about["none"]) == optional and (optional or isinstance(field.default, kind)), name
             assert about["allowed"] or kind in (bool, str) or name == "max_position_embeddings", name
-            assert set(about["unused_by"].split()) <= set(ARCHITECTURES), name
             check(name, field.default, field)
     assert len(PARAMETERS) == len({name for section in SECTIONS for name in names_of(section)})
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import MASK_RATES
-from threeml_core.parameters.model import ARCHITECTURES
 from threeml_core.parameters.parameter import COUNT, at_least, parameter, setting, some_of
 
 PARTS = ("speed", "breakdown", "memory", "scaling", "preparation")
@@ -18,8 +18,8 @@ class BenchmarkParameters:
 
     STAGES = "benchmark"
 
-    benchmark_parts: str = parameter("all", "what is measured", some_of(*PARTS))
-    benchmark_arms: str = parameter("all", "models beside vanilla-15%", some_of(*ARMS))
+    benchmark_parts: str = parameter("all", "what is measured", some_of(PARTS))
+    benchmark_arms: str = parameter("all", "models beside vanilla-15%", some_of(ARMS))
     benchmark_rates: str = parameter("0.4,0.5", "mask rates of the models compared with vanilla-15%", MASK_RATES)
     benchmark_rounds: int = parameter(
         25, "rounds in which every model takes its turn", at_least(6, ", as the median of fewer has no 95% interval")

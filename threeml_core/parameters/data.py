@@ -19,7 +19,7 @@ class DataParameters:
     validation_corpus: str | None = parameter(None, "a corpus for validation", none="documents of `corpus`")
     validation_fraction: float = parameter(0.05, "share of documents held out when validation_corpus is None", SHARE)
     document_separator: str = parameter(
-        "blank-line", "what ends a document of a .txt file", one_of("blank-line", "line", "file")
+        "blank-line", "what ends a document of a .txt file", one_of(("blank-line", "line", "file"))
     )
     text_column: str = parameter("text", "column that holds the text in jsonl, parquet and hub datasets")
     tokenizer: str = parameter("train", "train (byte-level BPE on the corpus) | a Hugging Face name or folder")

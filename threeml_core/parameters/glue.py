@@ -47,7 +47,7 @@ class GlueParameters:
     finetune_large_learning_rates: str = parameter("5e-5,8e-5", "the same for QQP, MNLI and QNLI", _RATES)
     finetune_large_batch_sizes: str = parameter("32", "the same for QQP, MNLI and QNLI", COUNTS)
     finetune_large_epochs: str = parameter("3,5", "the same for QQP, MNLI and QNLI", COUNTS)
-    finetune_select: str = parameter("last", "the epoch whose score counts", one_of("last", "best"))
+    finetune_select: str = parameter("last", "the epoch whose score counts", one_of(("last", "best")))
     finetune_warmup_ratio: float = parameter(0.06, "share of the updates with a rising learning rate", SHARE)
     finetune_weight_decay: float = parameter(0.1, "AdamW decay in fine-tuning", NOT_NEGATIVE)
     max_length: int = parameter(

@@ -30,14 +30,14 @@ class InformationParameters:
     runs: str | None = setting(
         None, "pre-trained runs to look at, ids or run folders joined with commas", none="vanilla, self and cross"
     )
-    states_text: str = parameter("validation", "text whose [MASK]s are looked at", one_of("validation", "train"))
+    states_text: str = parameter("validation", "text whose [MASK]s are looked at", one_of(("validation", "train")))
     states_seed: int = parameter(0, "seed of the choice of blocks and of their corruption", SEED)
     states_per_layer: int = parameter(5_000_000, "at most this many states a layer", COUNT)
     top_tokens: int = parameter(1000, "only [MASK]s whose original token is among this many most frequent ones", COUNT)
     state_layers: str = parameter("all", "layers that are looked at; 0 is what comes in", LAYERS)
     states_final_norm: bool = parameter(True, "pre-LN: take the last layer behind the final LayerNorm")
     states_store: str = setting(
-        "disk", "float16 files, resumable, or as many layers at once as fit", one_of("disk", "memory")
+        "disk", "float16 files, resumable, or as many layers at once as fit", one_of(("disk", "memory"))
     )
     keep_states: bool = setting(False, "leave the files of `disk` for further runs")
     clusters: int = parameter(10_000, "k-means clusters", at_least(2))

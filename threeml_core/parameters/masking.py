@@ -38,7 +38,7 @@ class MaskingParameters:
     mask_rate: float = parameter(0.4, "r: share of the tokens of a block that is corrupted", MASK_RATE)
     mask_split: str = parameter("80-10-10", "percent of corrupted tokens masked-replaced-unchanged", MASK_SPLIT)
     mask_counts: str = parameter(
-        "exact", "the same counts in every block, or fairseq's draw", one_of("exact", "probabilistic")
+        "exact", "the same counts in every block, or fairseq's draw", one_of(("exact", "probabilistic"))
     )
     mask_special_tokens: bool = parameter(False, "may special tokens be corrupted, as in fairseq")
 

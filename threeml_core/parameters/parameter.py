@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from threeml_core.foundation.errors import ParameterError
@@ -20,12 +20,15 @@ class Allowed:
     """The values that a parameter may have."""
 
     text: str
-    """In words, as a refusal's "expected" goes on."""
+    """In words, as a refusal's "expected" goes on, but for the choices."""
     read: Callable[[Any], Any]
     """From a value to what it stands for, such as the numbers of a list; a ValueError says that it is not allowed."""
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] = ()
     numbers: bool = False
     """Text that holds numbers joined with commas, which papermill and YAML may give as a number or a list."""
+
+    def __str__(self) -> str:
+        return self.text.format(", ".join(self.choices))
 
     def parse(self, name: str, value: Any, none: str = "") -> Any:
         """What the value of the parameter `name` stands for; `none` is what its None stands for.
@@ -36,11 +39,10 @@ class Allowed:
         try:
             return self.read(value)
         except ValueError:
-            or_none = f", or None for {none}" if none else ""
-            raise ParameterError(f"{name}={value!r}: expected {self.text}{or_none}") from None
+            raise ParameterError(f"{name}={value!r}: expected {self}{f', or None for {none}' * bool(none)}") from None
 
 
-def in_range(text: str, holds: Callable[[Any], bool]) -> Allowed:
+def in_range(text: str, holds: Callable[[Any], bool], choices: Collection[str] = ()) -> Allowed:
     """Values for which `holds` is true."""
 
     def read(value: Any) -> Any:
@@ -48,7 +50,7 @@ def in_range(text: str, holds: Callable[[Any], bool]) -> Allowed:
             raise ValueError(text)
         return value
 
-    return Allowed(text, read)
+    return Allowed(text, read, choices)
 
 
 def at_least(least: int, more: str = "") -> Allowed:
@@ -56,22 +58,21 @@ def at_least(least: int, more: str = "") -> Allowed:
     return in_range(f"at least {least}{more}", lambda value: value >= least)
 
 
-def one_of(*choices: str) -> Allowed:
-    """One of these texts."""
-    text = f"one of {', '.join(choices)}"
-    return dataclasses.replace(in_range(text, lambda value: value in choices), choices=choices)
+def one_of(choices: Collection[str]) -> Allowed:
+    """One of these texts, which may become more."""
+    return in_range("one of {}", lambda value: value in choices, choices)
 
 
-def some_of(*known: str) -> Allowed:
+def some_of(known: Collection[str]) -> Allowed:
     """Some of these texts joined with commas, or `all`; read as a tuple in the order of `known`."""
 
     def read(text: str) -> tuple[str, ...]:
-        parts = known if text == "all" else [part.strip() for part in text.split(",")]
+        parts = list(known) if text == "all" else [part.strip() for part in text.split(",")]
         if not set(parts) <= set(known) or len(set(parts)) < len(parts):
             raise ValueError(text)
         return tuple(part for part in known if part in parts)
 
-    return Allowed(f"'all' or some of {', '.join(known)}, each once", read)
+    return Allowed("'all' or some of {}, each once", read, known)
 
 
 def numbers(kind: type, what: str) -> Allowed:
@@ -103,7 +104,6 @@ def parameter(
     none: str = "",
     also: str = "",
     changes_result: bool = True,
-    unused_by: str = "",
 ) -> Any:
     """A field of a section.
 
@@ -114,12 +114,10 @@ def parameter(
         none: what None stands for, where its type has None.
         also: further stages that read it, beside those of its section; names with spaces between them.
         changes_result: a result of its section's stage may depend on it, so that it belongs to the identity of a run.
-        unused_by: architectures that do not read it; names with spaces between them.
     """
     meaning += f"; None: {none}" if none else ""
-    metadata: dict[str, Any] = {"meaning": meaning, "allowed": allowed, "none": none, "also": also}
-    metadata |= {"changes_result": changes_result, "unused_by": unused_by}
-    return dataclasses.field(default=default, metadata=metadata)
+    metadata = {"allowed": allowed, "none": none, "also": also, "changes_result": changes_result}
+    return dataclasses.field(default=default, metadata={"meaning": meaning, **metadata})
 
 
 setting = functools.partial(parameter, changes_result=False)

@@ -17,7 +17,7 @@ class ReportParameters:
 
     pages: str = setting("all", "notebooks of the report", PAGES)
     report_from: str = setting(
-        "runs", "make report: does what is missing, or shows what is committed", one_of("runs", "records")
+        "runs", "make report: does what is missing, or shows what is committed", one_of(("runs", "records"))
     )
 
 

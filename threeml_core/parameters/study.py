@@ -67,7 +67,7 @@ class StudyParameters:
         1, "03 to 06: processes at once, the cores divided among them; 1: none but this", COUNT, also="finetune"
     )
     engine: str = setting(
-        "inline", "what does the runs of 03 to 06: this host, or a cluster", one_of("inline", "ray"), also="finetune"
+        "inline", "what does the runs of 03 to 06: this host, or a cluster", one_of(("inline", "ray")), also="finetune"
     )
     ray_address: str | None = setting(
         None, "a running Ray cluster, such as auto", none="Ray is started here", also="finetune"

@@ -40,7 +40,7 @@ class TrainingParameters:
     torch_compile_mode: str = parameter(
         "default",
         "of torch.compile; reduce-overhead takes CUDA graphs",
-        one_of("default", "reduce-overhead", "max-autotune"),
+        one_of(("default", "reduce-overhead", "max-autotune")),
         also="benchmark",
     )
 
