@@ -405,7 +405,8 @@ def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
     gives a parameter only where its value has been edited, so that another preset keeps what it says of the others.
     A line without a type, `max_steps = 1600`, always gives it: so are the cells that papermill puts behind the first
     one for `-p` and `-f`, and those that a user writes. Which of the two a value comes from is read from the cells that
-    were run (IPython's `In`); the last one counts, so cells may be edited and run again in any order.
+    were run (IPython's `In`); the last one counts, so cells may be edited and run again in any order. nbval keeps no
+    `In`: values alone decide there. None is a value where a parameter may be None, and else says that nothing is given.
 
     Any other plain value in the namespace is a misspelt parameter and is refused. Objects (modules, records, figures)
     are passed over, so the cell can be run again in JupyterLab after the rest of the notebook.
@@ -418,12 +419,12 @@ def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
     spin_briefly()
     plain = (str, int, float, bool, type(None))
     untyped, tiny = _assigned_without_type(namespace.get("In", ())), make_config({}).parameters()
-    given = {
-        name: value
-        for name, value in namespace.items()
-        if not name.startswith("_") and (name in PARAMETERS or isinstance(value, plain))
-        if name in untyped or name not in tiny or (type(value), value) != (type(tiny[name]), tiny[name])
-    }
+    given = {}
+    for name, value in namespace.items():
+        if name.startswith("_") or name not in PARAMETERS and not isinstance(value, plain):
+            continue
+        if name in untyped or name not in tiny or (type(value), value) != (type(tiny[name]), tiny[name]):
+            given[name] = "None" if value is None and name in PARAMETERS and type_of(name)[1] else value
     return make_config(given)
 
 

@@ -166,8 +166,9 @@ def test_resolve_parameters_reads_a_namespace() -> None:
     namespace = {"preset": "tiny", "mask_rate": 0.5, "_hidden": 1, "In": [""], "math": math, "record": object()}
     namespace |= {"finished": [1], "config": make_config({})}  # what later cells leave behind
     assert resolve_parameters(namespace).mask_rate == 0.5
-    with pytest.raises(ParameterError, match="mask_rat"):
-        resolve_parameters({**namespace, "mask_rat": 0.5})
+    for value in (0.5, None):
+        with pytest.raises(ParameterError, match="unknown parameter 'mask_rat': did you mean 'mask_rate'"):
+            resolve_parameters({**namespace, "mask_rat": value})
 
 
 SHOWN = 'preset: str = "tiny"\nmax_steps: int = 1600  # updates\nlearning_rate: float = 0.004\ncheckpoint: str = None'
@@ -185,6 +186,11 @@ CELLS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
         {"preset": "small", "max_steps": 600},
     ),
     "edited, papermill's value holds": ((SHOWN.replace("1600", "600"), "max_steps = 1600"), {"max_steps": 1600}),
+    "None by papermill": (
+        (SHOWN, 'preset = "small"\nvalidation_corpus = None\nseed = None'),
+        {"preset": "small", "validation_corpus": "None"},
+    ),
+    "None edited": ((SHOWN, "max_train_examples: int = None"), {"max_train_examples": "None"}),
     "run again, edited back": ((SHOWN.replace("1600", "600"), "%matplotlib inline", SHOWN), {}),
     "papermill's cell, then the first one again": ((SHOWN, 'preset = "small"\nmax_steps = 7', SHOWN), {}),
     "run again from the top": ((SHOWN, 'preset = "small"', SHOWN, 'preset = "small"'), {"preset": "small"}),
