@@ -120,7 +120,7 @@ def main() -> None:
             print("\n".join(["usage: threeml STAGE [-f FILE] [-p NAME VALUE] ... | STAGE --help", "", *lines]))
         case [name, *arguments] if name in STAGES:
             stage = STAGES[name]
-            stage(parse_arguments(stage.__doc__ or "", arguments))
+            stage(parse_arguments(stage.__doc__ or "", arguments, name))
         case [name, *_]:
             raise ParameterError(
                 f"unknown stage {name!r}: expected one of {names}, such as `threeml pretrain -p seed 1`"

@@ -512,22 +512,3 @@ def variant(config: StudyConfig, **changes: Any) -> StudyConfig:
 def study_steps(config: StudyConfig) -> int:
     """Updates of the models of Tables 1 and 3 and Figure 4."""
     return config.study_steps or config.max_steps
-
-
-# For modules that still take these from here; the script that moves their imports deletes everything below.
-from threeml_core.parameters.benchmark import ARMS as BENCHMARK_ARMS  # noqa: E402, F401
-from threeml_core.parameters.benchmark import PARTS as BENCHMARK_PARTS  # noqa: E402, F401
-from threeml_core.parameters.masking import KINDS, CorruptionCounts, executed_statement  # noqa: E402, F401
-
-MODEL_NAMES = {architecture.name: architecture.label for architecture in ARCHITECTURES.values()}
-GRID_PARAMETERS = [name for name in FINETUNE_PARAMETERS if (a := PARAMETERS[name].metadata["allowed"]) and a.numbers]
-
-
-def parse_grid(name: str, text: str, known: tuple[str, ...] = ()) -> Any:
-    """What stands in a parameter that holds a list."""
-    return () if text is None else PARAMETERS[name].metadata["allowed"].parse(name, text)
-
-
-parse_names = parse_grid
-parse_layers = functools.partial(parse_grid, "state_layers")
-parse_sizes = functools.partial(parse_grid, "study_sizes")

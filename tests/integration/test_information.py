@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.foundation.errors import CheckpointError, DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line
 from threeml_core.information import measure as stage

@@ -19,7 +19,8 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 
 import threeml_core.training.loop
 from threeml_core import flops, reporting
-from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import DamagedFileError, DivergedError, ParameterError, StudyError, TrainingError
 from threeml_core.foundation.files import PROJECT_ROOT

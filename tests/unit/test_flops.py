@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from threeml_core import flops
-from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.models.counting import count_forward_flops
 
 LARGE, BASE = "efficient-large", "longer-base"

@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling
 
 from threeml_core import flops
-from threeml_core.config import BENCHMARK_ARMS, MODEL_NAMES, StudyConfig, parse_grid, parse_names
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.models import build_model
 from threeml_core.training.batches import Batches
@@ -57,13 +58,13 @@ def arms_of(config: StudyConfig) -> list[Arm]:
 
     Hugging Face's two have the first of `benchmark_rates`; their cost does not depend on it.
     """
-    wanted = parse_names("benchmark_arms", config.benchmark_arms, BENCHMARK_ARMS)
-    rates = parse_grid("benchmark_rates", config.benchmark_rates)
+    wanted = config.listed("benchmark_arms")
+    rates = config.listed("benchmark_rates")
 
     def ours(architecture: str, rate: float) -> Arm:
         name = f"{architecture}-{rate * 100:g}"
         changed = config.replace(architecture=architecture, mask_rate=rate)
-        return Arm(name, f"{MODEL_NAMES[architecture]}-{rate:.0%}", "ours", changed)
+        return Arm(name, f"{ARCHITECTURES[architecture].label}-{rate:.0%}", "ours", changed)
 
     vanilla = config.replace(architecture="vanilla", mask_rate=rates[0])
     arms = [Arm("hf", f"Hugging Face, run_mlm, {rates[0]:.0%}", "hf", vanilla)] if "hf" in wanted else []

@@ -18,7 +18,7 @@ from threeml_core.benchmark.scaling import measure_scaling
 from threeml_core.benchmark.session import in_new_process
 from threeml_core.benchmark.speed import matrix_product_ceiling, take_turns
 from threeml_core.benchmark.speeds import benchmark_records, scipy_stats, why_no_speed, why_no_verdict
-from threeml_core.config import BENCHMARK_PARAMETERS, BENCHMARK_PARTS, StudyConfig, identity_parameters, parse_names
+from threeml_core.config import BENCHMARK_PARAMETERS, StudyConfig, identity_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import BusyError
 from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, sha256_file
@@ -150,7 +150,7 @@ PAGE_WAIT = 10.0
 
 def _measure(session: _Session, load: Load, log: Log) -> RunRecord:
     config, device, data, arms = session.config, session.device, session.data, session.arms
-    parts = parse_names("benchmark_parts", config.benchmark_parts, BENCHMARK_PARTS)
+    parts = config.listed("benchmark_parts")
     bf16, _ = precision_of(config, device)
     metrics: dict[str, Any] = {
         "load_before": load.average,

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from threeml_core.config import MODEL_NAMES, RANDOM, StudyConfig
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue.protocol import (
     TRAINING_PARAMETERS,
@@ -18,6 +19,7 @@ from threeml_core.glue.protocol import (
     task_result,
 )
 from threeml_core.glue.tasks import HELD_OUT, select_tasks
+from threeml_core.parameters.glue import RANDOM
 from threeml_core.runs.ledger import has_parameters, nothing, pretraining
 from threeml_core.runs.record import RunRecord, load_records
 
@@ -119,7 +121,7 @@ def glue_study(
 def _model_name(checkpoint: str, pretrained: RunRecord | None) -> str:
     """In tables: architecture and mask rate of our own encoders, else the checkpoint as given."""
     if pretrained is not None:
-        name = f"{MODEL_NAMES[pretrained.parameters['architecture']]}-{pretrained.parameters['mask_rate']:.0%}"
+        name = f"{ARCHITECTURES[pretrained.parameters['architecture']].label}-{pretrained.parameters['mask_rate']:.0%}"
     else:
         name = checkpoint.removeprefix(RANDOM)
         name = Path(name).name if Path(name).is_absolute() else name

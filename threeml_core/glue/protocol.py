@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from threeml_core.config import StudyConfig, parse_grid
+from threeml_core.config import StudyConfig
 from threeml_core.foundation.files import exclusive
 from threeml_core.glue.metrics import Comparison, Splits, chance_level, compare, macro_average, score_interval
 from threeml_core.glue.predictions import load_predictions
@@ -66,7 +66,7 @@ def start_of(task: Task, config: StudyConfig) -> str | None:
 def runs_of(task: Task, config: StudyConfig) -> list[FinetuneRun]:
     """Grid x seeds for a task, or `trials` random points of the grid for each seed."""
     size = "finetune_large_" if task.large else "finetune_"
-    axes = [parse_grid(f"{size}{axis}", getattr(config, f"{size}{axis}")) for axis in _AXES]
+    axes = [config.listed(f"{size}{axis}") for axis in _AXES]
     grid = list(itertools.product(*axes))
     runs = []
     for seed in range(config.seed, config.seed + config.seeds):

@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from threeml_core.config import MODEL_NAMES
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.information.estimate import LayerInformation
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Finding
@@ -48,7 +48,7 @@ def first_block(architecture: str, records: Sequence[RunRecord]) -> Finding:
             share = block.value / last.value if last.value > 0 else math.nan
             error = math.hypot(block.error, share * last.error) / last.value if last.value > 0 else math.nan
             found[first.parameters["seed"]] = share, error, doubt
-    return _finding(f"{MODEL_NAMES[architecture]}, first block, as a share of vanilla's last", LEVEL, found)
+    return _finding(f"{ARCHITECTURES[architecture].label}, first block, as a share of vanilla's last", LEVEL, found)
 
 
 def first_layers(records: Iterable[RunRecord]) -> Finding:

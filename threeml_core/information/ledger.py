@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from pathlib import PurePath
 
-from threeml_core.config import ARCHITECTURES, INFORMATION_PARAMETERS, StudyConfig, study_steps, variant
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import INFORMATION_PARAMETERS, StudyConfig, study_steps, variant
 from threeml_core.runs.ledger import has_parameters, newest, pretraining
 from threeml_core.runs.record import RunRecord
 

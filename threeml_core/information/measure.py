@@ -23,7 +23,8 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 import threeml_core.models  # noqa: F401  (registers the three models)
-from threeml_core.config import INFORMATION_PARAMETERS, MODEL_NAMES, PARAMETERS, StudyConfig, parse_layers
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import INFORMATION_PARAMETERS, PARAMETERS, StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import CheckpointError, DamagedFileError, ParameterError
 from threeml_core.foundation.files import exclusive, find_path, fingerprint, project_path, refuse_locked, write_json
@@ -145,7 +146,7 @@ def checked_sample(config: StudyConfig, data: PreparedData) -> Sample:
         StudyError: no frequent [MASK], fewer states than clusters, layers that the model does not have.
     """
     last = config.num_hidden_layers if config.architecture == "vanilla" else config.decoder_num_hidden_layers
-    refuse_absent(parse_layers(config.state_layers) or (), last, MODEL_NAMES[config.architecture])
+    refuse_absent(config.listed("state_layers"), last, ARCHITECTURES[config.architecture].label)
     sample = draw_sample(config, data)
     if len(sample.tokens) < config.clusters:
         raise ParameterError(
@@ -209,7 +210,7 @@ class _Setting:
             "weights": [digest for name, (_, digest) in self.record.files.items() if name.endswith(".safetensors")],
             "sample": self.sample.fingerprint,
             "states_final_norm": c.states_final_norm,
-            "state_layers": list(parse_layers(c.state_layers) or ()) or "all",
+            "state_layers": list(c.listed("state_layers")) or "all",
             "device": self.device.type,
             "bf16": use_bf16(c, self.device),
         }
@@ -276,7 +277,7 @@ def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
         model = load_model(setting.folder).to(setting.device)  # type: ignore[arg-type]
         bf16 = use_bf16(config, setting.device)
         forward = Forward(model, sample, config.states_final_norm, config.eval_batch_size, bf16)
-        layers = parse_layers(config.state_layers) or tuple(range(len(forward.widths())))
+        layers = config.listed("state_layers") or tuple(range(len(forward.widths())))
         progress = _Progress(folder / "layers.json")
         missing = [layer for layer in layers if layer not in progress.measured]
         started = time.perf_counter()

@@ -6,7 +6,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from threeml_core import flops
-from threeml_core.config import ARCHITECTURES, StudyConfig
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
 from threeml_core.models.modeling import build_model
 

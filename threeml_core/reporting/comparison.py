@@ -9,11 +9,14 @@ from typing import Any
 import matplotlib
 import matplotlib.ticker
 
-from threeml_core.config import KINDS, MODEL_NAMES, RANDOM, StudyConfig, study_steps
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig, study_steps
 from threeml_core.glue.ledger import FINETUNE_MATCH
 from threeml_core.glue.protocol import best_of_seeds
 from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks
 from threeml_core.paper import PrintedValue, printed_values
+from threeml_core.parameters.glue import RANDOM
+from threeml_core.parameters.masking import KINDS
 from threeml_core.reporting.commands import commands_of, finetune_command, pretrain_command
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
 from threeml_core.reporting.finetuning import task_heading
@@ -72,7 +75,7 @@ def _named(outcomes: Iterable[Outcome], artefact: str) -> list[Outcome]:
         c = outcome.run.config
         splits = [split.strip() for split in c.study_splits.split(",")]
         split = splits.index(c.mask_split) if c.mask_split in splits else -1
-        architecture = list(MODEL_NAMES).index(c.architecture)
+        architecture = list(ARCHITECTURES).index(c.architecture)
         size = (c.hidden_size, c.num_hidden_layers)
         return architecture, c.max_steps, c.mask_rate, size, c.decoder_num_hidden_layers, c.decoder_hidden_size, split
 
@@ -322,7 +325,7 @@ def paper_ablation(artefact: str) -> Table:
     rows = []
     for setting in dict.fromkeys(where for where, _ in printed):
         architecture, rate, change = setting.split()
-        row = {"Model": f"{MODEL_NAMES[architecture]}-{float(rate):.0%}", title: change.partition("=")[2]}
+        row = {"Model": f"{ARCHITECTURES[architecture].label}-{float(rate):.0%}", title: change.partition("=")[2]}
         row |= _paper_ablation(setting, printed, tasks)
         if (setting, "perplexity") in printed:
             row["Perplexity, own split"] = printed[setting, "perplexity"].printed
@@ -341,7 +344,7 @@ def swap_table(outcomes: Sequence[Outcome]) -> Table:
             for o in _named(outcomes, "Table 2c")
             if o.run.config.architecture == architecture
         }
-        row = {"Model": MODEL_NAMES[architecture]}
+        row = {"Model": ARCHITECTURES[architecture].label}
         values = {}
         for name in ("80-20-0", "80-0-20"):
             values[name] = split[name].own_perplexity if name in split else {}
@@ -413,14 +416,14 @@ def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
         figure, axes = new_axes(2, 3.4)
         for axis, name in zip(axes, _BASELINES, strict=True):
             shown: list[float] = []
-            for architecture in MODEL_NAMES:
+            for architecture in ARCHITECTURES:
                 points: list[tuple[float, list[float]]] = []
                 for outcome, values in found:
                     if outcome.run.config.architecture == architecture and values and (ups := _speedup(outcome, name)):
                         points.append((ups[0], values))
                         _label(axis, outcome, ups[0], mean_interval(values).mean)
                 if points:
-                    _draw_points(axis, points, architecture, MODEL_NAMES[architecture])
+                    _draw_points(axis, points, architecture, ARCHITECTURES[architecture].label)
                     shown += [value for _, values in points for value in values]
             if not shown:
                 _draw_points(axis, [], "vanilla")
@@ -688,7 +691,7 @@ def plot_scaling_of_studies(outcomes: Sequence[Outcome]) -> Figure:
         for (architecture, rate), of in lines.items():
             look: dict[str, Any] = {"color": COLORS[architecture], "marker": MARKERS[architecture], "markersize": 5}
             look |= {"linestyle": STYLES[architecture], "alpha": 1 if rate == 0.4 else 0.6, "capsize": 3}
-            look["label"] = f"{MODEL_NAMES[architecture]}-{rate:.0%}"
+            look["label"] = f"{ARCHITECTURES[architecture].label}-{rate:.0%}"
             for axis, (title, value_of) in zip(axes, _PANELS.items(), strict=True):
                 interval = _interval_of(title)
                 points = [
@@ -789,7 +792,7 @@ def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
             perplexity = list(outcome.metric("eval_perplexity_masked").values())
             scores = list(averages(outcome.comparison).values())
             look = {"color": COLORS[c.architecture], "marker": MARKERS[c.architecture], "linestyle": "none"}
-            look["label"] = MODEL_NAMES[c.architecture]
+            look["label"] = ARCHITECTURES[c.architecture].label
             for axis, title, values in zip(axes, _PANELS, (perplexity, scores), strict=True):
                 if ups and values:
                     found = _interval_of(title)(values)

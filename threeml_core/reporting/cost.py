@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from threeml_core import flops
-from threeml_core.config import MODEL_NAMES, StudyConfig, make_config
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.glue.protocol import planned_runs
 from threeml_core.paper import PrintedValue, printed_values
 from threeml_core.reporting.tables import MISSING, Table
@@ -99,7 +100,7 @@ def speedup_table(recipes: tuple[str, ...] = ("efficient-large", "longer-base"))
             rows.append(
                 {
                     "Recipe": recipe,
-                    "Model": f"{MODEL_NAMES[architecture]}-{rate:.0%}",
+                    "Model": f"{ARCHITECTURES[architecture].label}-{rate:.0%}",
                     "Forward GFLOPs a block": f"{forward / 1e9:.3f}",
                     "Speed-up over vanilla 15%": f"{flops.config_speedup(config, 'paper', 0.15):.4f}",
                     "Speed-up at the same rate": f"{flops.config_speedup(config, 'paper', rate):.4f}",
@@ -170,7 +171,7 @@ def cost_plan(config: StudyConfig) -> Table:
         total += hours
         memory = f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB"
         rows.append(
-            {"Model": f"{MODEL_NAMES[architecture]}-{rate:.0%}", **cells, "Weights, gradients, moments": memory}
+            {"Model": f"{ARCHITECTURES[architecture].label}-{rate:.0%}", **cells, "Weights, gradients, moments": memory}
         )
     rows.append({"Model": "all five", **_plan_total(config, total)})
     title = f"Plan of preset {config.preset} on {config.gpu_name} at {config.mfu:.0%} MFU, one seed"

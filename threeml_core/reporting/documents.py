@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.benchmark.speeds import benchmark_records as benchmark
-from threeml_core.config import KINDS, MODEL_NAMES, StudyConfig, make_config, study_steps
+from threeml_core.config import StudyConfig, make_config, study_steps
 from threeml_core.foundation.errors import StudyError, command_line
 from threeml_core.foundation.files import PROJECT_ROOT, atomic_file
+from threeml_core.parameters.masking import KINDS
 from threeml_core.reporting.comparison import (
     budget_table,
     claim_table,
@@ -60,7 +62,7 @@ class Study:
 def _results(study: Study) -> Table:
     """The main comparison in short."""
     rows = []
-    for outcome in sorted(study.outcomes, key=lambda o: list(MODEL_NAMES).index(o.run.config.architecture)):
+    for outcome in sorted(study.outcomes, key=lambda o: list(ARCHITECTURES).index(o.run.config.architecture)):
         c = outcome.run.config
         if COMPARISON not in outcome.run.artefacts or c.max_steps != study_steps(study.config):
             continue

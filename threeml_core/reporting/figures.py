@@ -17,7 +17,7 @@ import seaborn as sns
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from threeml_core import flops
-from threeml_core.config import MODEL_NAMES as NAMES
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import make_config
 from threeml_core.glue.protocol import GlueStudy
 from threeml_core.runs.record import RunRecord, read_metrics
@@ -116,7 +116,7 @@ def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str)
         for run in runs:
             lines = read_metrics(run.folder(runs_dir) / "metrics.jsonl")
             name = run.parameters["architecture"]
-            label = f"{NAMES[name]} {run.parameters['mask_rate']:.0%}"
+            label = f"{ARCHITECTURES[name].label} {run.parameters['mask_rate']:.0%}"
             here = run.run_id == record.run_id
             look = {
                 "color": COLORS[name],
@@ -135,7 +135,9 @@ def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str)
         left.set(xlabel="updates", ylabel="training loss, all corrupted (nats)")
         right.set(xlabel="updates", ylabel="validation perplexity, masked")
         right.legend(fontsize=9)
-    names = ", ".join(f"{NAMES[r.parameters['architecture']]} at {r.parameters['mask_rate']:.0%}" for r in runs)
+    names = ", ".join(
+        f"{ARCHITECTURES[r.parameters['architecture']].label} at {r.parameters['mask_rate']:.0%}" for r in runs
+    )
     return Figure(
         figure,
         "Left: training loss over all corrupted tokens, by update. Right: validation perplexity at masked positions, "
@@ -163,10 +165,10 @@ def plot_speedups(recipe: str, mode: flops.Mode = "paper") -> Figure:
                     color=COLORS[architecture],
                     linestyle=STYLES[architecture],
                     linewidth=2,
-                    label=NAMES[architecture],
+                    label=ARCHITECTURES[architecture].label,
                 )
                 if baseline:
-                    ends.append(f"{NAMES[architecture]} {np.interp(0.5, rates, values):.2f}")
+                    ends.append(f"{ARCHITECTURES[architecture].label} {np.interp(0.5, rates, values):.2f}")
             axis.set(
                 xlabel="mask rate (%)",
                 ylabel="speed-up in FLOPs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from threeml_core.config import FINETUNE_PARAMETERS, GRID_PARAMETERS, StudyConfig
+from threeml_core.config import FINETUNE_PARAMETERS, StudyConfig
 from threeml_core.glue.metrics import FEWEST_SEEDS, weighted_accuracy
 from threeml_core.glue.protocol import GlueStudy, TaskResult, compare_results, planned_tasks, runs_of, start_of
 from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks, tasks_of_source
@@ -32,7 +32,11 @@ def finetune_plan(config: StudyConfig) -> Table:
     titles = {task.name: task.title for task in tasks_of_source(config.glue).values()}
     for task in planned_tasks(config):
         size = "finetune_large_" if task.large else "finetune_"
-        grid = {name.removeprefix(size): getattr(config, name) for name in GRID_PARAMETERS if name.startswith(size)}
+        grid = {
+            name.removeprefix(size): getattr(config, name)
+            for name in FINETUNE_PARAMETERS
+            if name.startswith(size) and name.endswith(("rates", "sizes", "epochs"))
+        }
         runs = len(runs_of(task, config))
         total += runs
         start = start_of(task, config)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import matplotlib
 
-from threeml_core.config import MODEL_NAMES, StudyConfig
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig
 from threeml_core.information.estimate import NATS_TO_BITS, BiasPoint, LayerInformation
 from threeml_core.information.findings import first_block, first_layers
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes, plain
@@ -23,7 +24,10 @@ def layers_of(record: RunRecord) -> list[LayerInformation]:
 
 def _names(records: Sequence[RunRecord]) -> dict[str, str]:
     """Run id -> architecture and mask rate; of several alike also the seed, or the hash if seeds are alike too."""
-    names = {r.run_id: f"{MODEL_NAMES[r.parameters['architecture']]}-{r.parameters['mask_rate']:.0%}" for r in records}
+    names = {
+        r.run_id: f"{ARCHITECTURES[r.parameters['architecture']].label}-{r.parameters['mask_rate']:.0%}"
+        for r in records
+    }
     seeds = {r.run_id: f"{names[r.run_id]}, seed {r.parameters['seed']}" for r in records}
     hashes = {r.run_id: f"{names[r.run_id]} {r.data['run'].rsplit('-', 1)[1]}" for r in records}
     alone = [{name for name, count in collections.Counter(of.values()).items() if count == 1} for of in (names, seeds)]

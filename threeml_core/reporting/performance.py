@@ -10,6 +10,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.benchmark.speeds import (
     BASELINE,
     SESSIONS,
@@ -23,7 +24,6 @@ from threeml_core.benchmark.speeds import (
     text_of,
     why_no_speed,
 )
-from threeml_core.config import MODEL_NAMES
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes, plain
 from threeml_core.reporting.tables import MISSING, Table
 from threeml_core.runs.record import RunRecord
@@ -162,7 +162,7 @@ def resource_table(records: Sequence[RunRecord]) -> Table:
 
 
 def _look(arm: ArmSpeed) -> str:
-    return arm.name.split("-")[0] if arm.name.split("-")[0] in MODEL_NAMES else "reference"
+    return arm.name.split("-")[0] if arm.name.split("-")[0] in ARCHITECTURES else "reference"
 
 
 def plot_conversion(records: Sequence[RunRecord]) -> Figure:
@@ -247,7 +247,7 @@ def plot_scaling(record: RunRecord) -> Figure | Table:
     with matplotlib.rc_context(RC):
         figure, panels = new_axes(3, 2.5 * -(-len(axes) // 3), -(-len(axes) // 3))
         for panel, axis in zip(panels, axes, strict=False):
-            for architecture in MODEL_NAMES:
+            for architecture in ARCHITECTURES:
                 some = [p for p in points if p["axis"] == axis and p["architecture"] == architecture]
                 x = [p["value"] for p in some]
                 color = COLORS[architecture]
@@ -266,7 +266,7 @@ def plot_scaling(record: RunRecord) -> Figure | Table:
         panels[0].set_ylabel("cost, relative")
         looks: list[tuple[str, dict[str, Any]]] = [
             (name, {"color": COLORS[a], "marker": MARKERS[a], "linestyle": STYLES[a]})
-            for a, name in MODEL_NAMES.items()
+            for a, name in ((a.name, a.label) for a in ARCHITECTURES.values())
         ]
         handles = [matplotlib.lines.Line2D([], [], label=name, **look) for name, look in looks]
         figure.legend(handles=handles, ncols=3, loc="outside upper center", fontsize=9)
@@ -296,7 +296,7 @@ def scaling_statement(record: RunRecord) -> str:
     return (
         f"Over all {len(points)} points time grows as FLOPs^{exponent:.2f}; in the middle clock and FLOPs differ by "
         f"{np.median(np.abs(ratio - 1)):.0%}, at most by {np.max(np.abs(ratio - 1)):.0%} "
-        f"({MODEL_NAMES[worst['architecture']]}, {_AXES[worst['axis']]} {worst['value']:g})."
+        f"({ARCHITECTURES[worst['architecture']].label}, {_AXES[worst['axis']]} {worst['value']:g})."
     )
 
 
@@ -308,7 +308,7 @@ def scaling_table(record: RunRecord) -> Table:
         {
             "Varied": _AXES[p["axis"]],
             "Value": f"{p['value']:g}",
-            "Model": MODEL_NAMES[p["architecture"]],
+            "Model": ARCHITECTURES[p["architecture"]].label,
             "GFLOP": f"{p['flops'] / 1e9:.3g}",
             "ms an update": f"{1000 * p['seconds']:.1f}",
             "By FLOPs": f"{p['flops'] / p['base_flops']:.2f}",

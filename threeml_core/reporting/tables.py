@@ -8,14 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from threeml_core.config import (
-    DATA_PARAMETERS,
-    KINDS,
-    MODEL_NAMES,
-    StudyConfig,
-    executed_statement,
-    identity_parameters,
-)
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import DATA_PARAMETERS, StudyConfig, identity_parameters
+from threeml_core.parameters.masking import KINDS, executed_statement
 from threeml_core.runs.record import RunRecord
 
 MISSING = "—"
@@ -227,7 +222,7 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
         rows.append(
             {
                 "Run": ("→ " if r.run_id == record.run_id else "") + r.run_id,
-                "Model": MODEL_NAMES[p["architecture"]],
+                "Model": ARCHITECTURES[p["architecture"]].label,
                 "Mask rate": f"{p['mask_rate']:g}",
                 "Split": p["mask_split"],
                 "Seed": f"{p['seed']}",

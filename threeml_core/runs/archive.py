@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from threeml_core.config import KINDS, StudyConfig, parse_mask_split
+from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import DamagedFileError
 from threeml_core.foundation.files import atomic_file, atomic_folder, json_text, project_path, sha256_file
+from threeml_core.parameters.masking import KINDS, parse_mask_split
 from threeml_core.runs.record import SCHEMA, RunRecord, read_metrics, runs_named
 
 RESULTS, CURVES = "results.jsonl", "curves.jsonl"

@@ -17,18 +17,11 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from threeml_core import flops
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.benchmark.speeds import conversion_by_session, latest_sessions, sessions_said
-from threeml_core.config import (
-    MODEL_NAMES,
-    StudyConfig,
-    corruption_of,
-    identity_parameters,
-    make_config,
-    parse_grid,
-    study_steps,
-    variant,
-)
+from threeml_core.config import StudyConfig, identity_parameters, make_config, study_steps, variant
 from threeml_core.information.findings import first_block
+from threeml_core.parameters.masking import corruption_of
 from threeml_core.runs.ledger import has_parameters
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import Spread, pooled_spread
@@ -67,7 +60,7 @@ def claims(
     vanilla15, vanilla40 = look.model("vanilla", 0.15), look.model("vanilla", 0.4)
     self40, self50, cross40 = look.model("self", 0.4), look.model("self", 0.5), look.model("cross", 0.4)
     table1 = {a: look.ablation("Table 1", architecture=a) for a in ("vanilla", "self", "cross")}
-    depths = parse_grid("study_depths", config.study_depths)
+    depths = config.listed("study_depths")
     deepest = max(depths)
     shallow = [d for d in depths if 1 < d < deepest] or [d for d in depths if d < deepest]
     width = config.decoder_hidden_size
@@ -105,7 +98,7 @@ def claims(
                     look.ablation("Table 2a", architecture=a, decoder_num_hidden_layers=deepest),
                     0,
                     math.inf,
-                    f"{MODEL_NAMES[a]}, {_blocks(depth)} against {deepest}",
+                    f"{ARCHITECTURES[a].label}, {_blocks(depth)} against {deepest}",
                 )
                 for a in decoders
                 for depth in shallow
@@ -121,10 +114,10 @@ def claims(
                     look.ablation("Table 2b", architecture=a, decoder_hidden_size=width),
                     -MARGIN,
                     MARGIN,
-                    f"{MODEL_NAMES[a]}, width {other} against {width}",
+                    f"{ARCHITECTURES[a].label}, width {other} against {width}",
                 )
                 for a in decoders
-                for other in parse_grid("study_widths", config.study_widths)
+                for other in config.listed("study_widths")
                 if other != width
             ),
         ),
@@ -138,7 +131,7 @@ def claims(
                     look.ablation("Table 2c", architecture=a, mask_split="100-0-0"),
                     0,
                     math.inf,
-                    f"{MODEL_NAMES[a]}, {split} against 100-0-0",
+                    f"{ARCHITECTURES[a].label}, {split} against 100-0-0",
                 )
                 for a in decoders
                 for split in splits

@@ -10,26 +10,16 @@ from pathlib import PurePath
 from typing import Any
 
 from threeml_core import flops
-from threeml_core.config import (
-    ARCHITECTURES,
-    DATA_PARAMETERS,
-    KINDS,
-    MODEL_NAMES,
-    RANDOM,
-    StudyConfig,
-    executed_parameters,
-    parse_grid,
-    parse_mask_split,
-    parse_sizes,
-    study_steps,
-    variant,
-)
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import DATA_PARAMETERS, StudyConfig, executed_parameters, study_steps, variant
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import fingerprint
 from threeml_core.glue.ledger import FINETUNE_MATCH, Point, point_of, with_their_starts
 from threeml_core.glue.metrics import task_score, weighted_accuracy
 from threeml_core.glue.protocol import best_of_seeds, median_metrics, runs_of
 from threeml_core.glue.tasks import GLUE_TASKS, Task, select_tasks
+from threeml_core.parameters.glue import RANDOM
+from threeml_core.parameters.masking import KINDS, parse_mask_split
 from threeml_core.runs.ledger import has_parameters, is_wanted, known_parameters, wanted_parameters
 from threeml_core.runs.record import RunRecord
 
@@ -66,7 +56,7 @@ class StudyRun:
     @property
     def model(self) -> str:
         """Architecture and mask rate, as in the paper."""
-        return f"{MODEL_NAMES[self.config.architecture]}-{self.config.mask_rate:.0%}"
+        return f"{ARCHITECTURES[self.config.architecture].label}-{self.config.mask_rate:.0%}"
 
     @property
     def seeds(self) -> range:
@@ -109,11 +99,11 @@ def _artefacts(config: StudyConfig) -> dict[str, list[dict[str, Any]]]:
     steps = study_steps(config)
     study = {"max_steps": steps}
     ablation = {"max_steps": config.ablation_steps or steps}
-    rates = parse_grid("study_mask_rates", config.study_mask_rates)
+    rates = config.listed("study_mask_rates")
     splits = [split.strip() for split in config.study_splits.split(",")]
     varied: dict[str, tuple[str, Sequence[Any]]] = {
-        "Table 2a": ("decoder_num_hidden_layers", parse_grid("study_depths", config.study_depths)),
-        "Table 2b": ("decoder_hidden_size", parse_grid("study_widths", config.study_widths)),
+        "Table 2a": ("decoder_num_hidden_layers", config.listed("study_depths")),
+        "Table 2b": ("decoder_hidden_size", config.listed("study_widths")),
         "Table 2c": ("mask_split", splits),
     }
     models = [{**study, "architecture": architecture, "mask_rate": rate} for architecture, rate in STUDY_MODELS]
@@ -143,7 +133,7 @@ def _sizes(config: StudyConfig) -> list[dict[str, Any]]:
     Raises:
         ParameterError: a width that no whole number of heads fills.
     """
-    sizes = parse_sizes(config.study_sizes)
+    sizes = config.listed("study_sizes")
     head = config.hidden_size // config.num_attention_heads
     assert config.decoder_hidden_size is not None
     changes: list[dict[str, Any]] = []

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from threeml_core.config import RANDOM, StudyConfig
+from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import TrainingError
 from threeml_core.foundation.files import exclusive
@@ -17,6 +17,7 @@ from threeml_core.glue.finetune import Setting, finetune_glue, load_tasks, make_
 from threeml_core.glue.ledger import Point, glue, of_pretraining, of_untrained, point_of
 from threeml_core.glue.protocol import GlueStudy, planned_tasks, runs_of
 from threeml_core.glue.readers import TaskData
+from threeml_core.parameters.glue import RANDOM
 from threeml_core.runs.jobs import Job, Plan
 from threeml_core.runs.ledger import data_record
 from threeml_core.runs.record import (

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from threeml_core.config import KINDS, StudyConfig
+from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.masking import MASKED, NOT_PREDICTED, CorruptedBatch, Masking, corrupt
+from threeml_core.parameters.masking import KINDS
 
 EVAL_SEED = 20221027
 """Seed of the one corruption that every model is validated on."""

@@ -16,21 +16,14 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from threeml_core import flops
-from threeml_core.config import (
-    KINDS,
-    StudyConfig,
-    executed_parameters,
-    executed_rate,
-    executed_statement,
-    given_parameters,
-    parse_mask_split,
-)
+from threeml_core.config import StudyConfig, executed_parameters, executed_rate, given_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import DivergedError, Preempted, TrainingError
 from threeml_core.foundation.files import exclusive
 from threeml_core.foundation.log import Log, no_line, print_line
 from threeml_core.foundation.processes import stop_requested
 from threeml_core.masking import CorruptedBatch
+from threeml_core.parameters.masking import KINDS, executed_statement, parse_mask_split
 from threeml_core.runs.ledger import pretraining
 from threeml_core.runs.record import (
     RunRecord,

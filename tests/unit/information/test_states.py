@@ -13,7 +13,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, ParameterError, StudyError
 from threeml_core.foundation.log import no_line

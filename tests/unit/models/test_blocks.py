@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.unit.models.test_models import VARIANTS, VOCAB, N, batch_of, make
-from threeml_core.config import ARCHITECTURES
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.masking import IGNORE_INDEX
 from threeml_core.models import blocks, head
 from threeml_core.models.attention import attend

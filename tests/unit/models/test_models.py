@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from threeml_core import flops
-from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
 from threeml_core.models import build_model
 

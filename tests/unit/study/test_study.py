@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from tests.study_records import finetuned, pretrained
-from threeml_core.config import ARCHITECTURES, StudyConfig, identity_parameters, make_config
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import StudyConfig, identity_parameters, make_config
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue.protocol import planned_runs, planned_tasks
 from threeml_core.paper import printed_values

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from threeml_core.config import ARCHITECTURES, make_config
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import StudyError
 from threeml_core.foundation.log import no_line

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from threeml_core.config import ARCHITECTURES, make_config
+from threeml_core.architectures import ARCHITECTURES
+from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.training.trainer import Trainer
 
