@@ -20,7 +20,7 @@ from threeml_core.data import PreparedData, prepare_data
 from threeml_core.data.prepare import load_prepared
 from threeml_core.device import describe_device
 from threeml_core.evaluation import fixed_corruption, masking_of, validation_blocks
-from threeml_core.models import build_model
+from threeml_core.models.build import build_model
 from threeml_core.pretrain import Trainer
 from threeml_core.results import RunRecord, describe_environment
 from threeml_core.speeds import lines_of, speeds

@@ -63,7 +63,7 @@ from threeml_core.files import atomic_file, exclusive, explain_full_disk, json_t
 from threeml_core.ledger import pretraining
 from threeml_core.log import Log, no_line, print_line
 from threeml_core.masking import IGNORE_INDEX, CorruptedBatch, RaggedBatch, corrupt
-from threeml_core.models import build_model
+from threeml_core.models.build import build_model
 from threeml_core.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 from threeml_core.processes import LEAVE, leave_if_asked, stop_requested
 from threeml_core.results import (

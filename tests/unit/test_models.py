@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 from threeml_core import flops
 from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
-from threeml_core.models import build_model
+from threeml_core.models.build import build_model
 
 VOCAB, N = 120, 24
 VARIANTS = list(itertools.product(ARCHITECTURES, ("pre", "post")))

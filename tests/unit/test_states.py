@@ -21,8 +21,8 @@ from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
 from threeml_core.data import PreparedData, prepare_data
 from threeml_core.errors import CheckpointError, CorpusError, DamagedFileError, ParameterError, StudyError
 from threeml_core.masking import Masking, corrupt
-from threeml_core.models import build_model
-from threeml_core.models.modeling import take
+from threeml_core.models.build import build_model
+from threeml_core.models.gather import take
 from threeml_core.mutual_information import mutual_information
 from threeml_core.pretrain import pretrain
 from threeml_core.results import read_record

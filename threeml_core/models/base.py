@@ -1,0 +1,327 @@
+"""What all models share: Hugging Face's encoder, the tied head, the loss, initialisation.
+
+Axes: batch, n (sequence), n_en (kept tokens), n_de ([MASK]s), d_en, d_de, vocab.
+
+Every model has two ways in, which run the same layers:
+
+* `forward(input_ids, attention_mask, labels)`, as every Hugging Face masked language model: any number of [MASK]s per
+  row, logits at every position. The 3ML encoder runs over all positions with the [MASK]s hidden as attention keys,
+  which gives the kept tokens exactly the states they get when the [MASK]s are dropped (tested). Padding changes
+  nothing, whatever the row is. `output_hidden_states` and `return_dict` are as elsewhere (see `ThreeMLOutput`).
+* `forward(corrupted=CorruptedBatch)`, the fast path: the kept tokens are gathered into a shorter sequence, and the
+  head runs at the corrupted positions only, in the order masked, replaced, unchanged.
+
+The encoder is Hugging Face's and runs by its own `forward`, so hooks, adapters and gradient checkpointing work in
+both; on a CPU its dropout is drawn by bytes, through Hugging Face's attention interface and `torch.nn.Dropout`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import MaskedLMOutput
+from transformers.utils import can_return_tuple
+
+from threeml_core.masking import IGNORE_INDEX, CorruptedBatch
+from threeml_core.models.attention import BYTE_DROPOUT
+from threeml_core.models.configuration import ThreeMLConfig
+from threeml_core.models.decoder import Attention, DecoderLayer
+from threeml_core.models.dropout import replace_dropout
+from threeml_core.models.head import PredictionTransform, summed_cross_entropy
+
+
+@dataclasses.dataclass
+class ThreeMLOutput(MaskedLMOutput):
+    """What the models give: Hugging Face's output of a masked language model, and the decoder's states.
+
+    Attributes:
+        hidden_states: the encoder's, (batch, n, d_en): its embedding's output, then one per layer, the last behind
+            the final LayerNorm. 3ML's at a [MASK] mean nothing, as no other token sees them and the decoder neither.
+        decoder_hidden_states: 3ML only, (batch, n, d_de): the decoder's input, then one per layer, the last behind
+            the final LayerNorm. 3ML_cross's mean something at [MASK]s only, where its decoder works.
+    """
+
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+
+
+class MaskedLanguageModel(PreTrainedModel):
+    """An encoder and a prediction head whose output matrix is the word embedding."""
+
+    config: ThreeMLConfig
+    # The name must not be a prefix of a sibling's: Hugging Face strips it from checkpoint keys when loading.
+    base_model_prefix = "encoder"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+
+    def __init__(self, config: ThreeMLConfig, head_width: int) -> None:
+        super().__init__(config)
+        # its own copy of the configuration: the one that is saved, and that others build from, stays plain
+        self.encoder = AutoModel.from_config(copy.deepcopy(config.encoder), add_pooling_layer=False)
+        if self.encoder.config._attn_implementation == "sdpa":
+            self.encoder.set_attn_implementation(BYTE_DROPOUT)
+        replace_dropout(self.encoder)
+        tables = (m for name, m in self.encoder.named_modules() if name.endswith("position_embeddings"))
+        padding = getattr(next(tables, None), "padding_idx", None)
+        self.first_position = 0 if padding is None else padding + 1  # RoBERTa counts from behind the padding's
+        self.head = PredictionTransform(head_width, config.hidden_size, config.encoder.layer_norm_eps)
+        self.head_bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """N(0, 0.02) for every matrix, zero for every bias."""
+        std = self.config.initializer_range
+        if isinstance(module, Attention):
+            init.normal_(module.in_proj_weight, mean=0.0, std=std)
+            init.zeros_(module.in_proj_bias)
+        elif isinstance(module, MaskedLanguageModel):
+            init.zeros_(module.head_bias)
+            if isinstance(module, ThreeMLModel):
+                init.normal_(module.mask_embedding, mean=0.0, std=std)
+        else:
+            super()._init_weights(module)
+
+    def get_output_embeddings(self) -> None:
+        """None: the output matrix is the word embedding itself, used functionally, so there is nothing to tie."""
+        return None
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Module:
+        """The word embedding as Hugging Face resizes it, and the head's bias, the other thing with a row per token.
+
+        A new token's bias is zero, or with `mean_resizing` the mean of the others, as its embedding is.
+        """
+        embedding = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        old, size = self.head_bias, len(cast(Tensor, embedding.weight))
+        if size != len(old):
+            new = old.data.mean() if mean_resizing else old.data.new_zeros(())
+            bias = torch.cat([old.data[:size], new.expand(max(0, size - len(old)))])
+            self.head_bias = nn.Parameter(bias, requires_grad=old.requires_grad)
+            self.encoder.config.vocab_size = size
+        return embedding
+
+    def position_ids(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """(batch or 1, n) position ids of whole sequences (batch, n), as the encoder counts; padding is skipped."""
+        if attention_mask is None:
+            return torch.arange(input_ids.shape[1], device=input_ids.device)[None] + self.first_position
+        real = attention_mask.long()
+        return (real.cumsum(1) * real - 1 + self.first_position).clamp(min=0)
+
+    def kept_tokens(self, batch: CorruptedBatch) -> tuple[Tensor, Tensor]:
+        """What the encoder sees of a batch: token ids (batch, n_en) and their position ids."""
+        raise NotImplementedError
+
+    def encoder_states(self, batch: CorruptedBatch) -> Tensor:
+        """(batch, n_en, d_en): the encoder's output for `kept_tokens`."""
+        ids, positions = self.kept_tokens(batch)
+        return self.encoder(ids, position_ids=positions).last_hidden_state
+
+    def at_corrupted(self, batch: CorruptedBatch) -> Tensor:
+        """(batch, n_corrupted, d_en) behind the head, in the order masked, replaced, unchanged."""
+        raise NotImplementedError
+
+    def at_all(
+        self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """(batch, n, d_en) behind the head at all positions, and with `keep_states` the states of each layer."""
+        raise NotImplementedError
+
+    def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
+        """States of the [MASK]s as they come in (layer 0) and after each layer that they pass.
+
+        Source: section 4.2, Figure 4. The layers are the encoder's of the vanilla model and the decoder's of the 3ML
+        models, whose encoder never sees a [MASK]. Pre-LN layers leave their sum unnormalised; whether the paper
+        looked at the last one before or after the final LayerNorm, it does not say.
+
+        Args:
+            batch: corrupted sequences.
+            final_norm: pre-LN: take the last layer behind the final LayerNorm, as the head does.
+
+        Returns:
+            For each layer (batch, n_de, d_en) or (batch, n_de, d_de), in the order of `batch.mask_idx`.
+        """
+        raise NotImplementedError
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., d_en) behind the head -> (..., vocab), by the word embedding."""
+        return F.linear(hidden, self._word_embedding(), self.head_bias)
+
+    def _word_embedding(self) -> Tensor:
+        return cast(nn.Embedding, self.get_input_embeddings()).weight
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        corrupted: CorruptedBatch | None = None,
+        num_items_in_batch: int | Tensor | None = None,
+        return_logits: bool = True,
+        output_hidden_states: bool | None = None,
+        token_type_ids: Tensor | None = None,
+        **others: Any,
+    ) -> ThreeMLOutput:
+        """Predict corrupted tokens.
+
+        Source: section 2.1. Equation 1's delta would drop unchanged tokens; the text and Appendix C predict all
+        corrupted ones, and so does this.
+
+        Args:
+            input_ids: (batch, n) ids with [MASK]s in place.
+            attention_mask: (batch, n), 1 for real tokens, 0 for padding.
+            labels: (batch, n), -100 where nothing is predicted.
+            corrupted: a batch with equal counts in every row, instead of the three above.
+            num_items_in_batch: corrupted tokens of the whole step; the loss is the sum of cross-entropies
+                divided by it. None: divided by this batch's own count.
+            return_logits: False: the loss alone, which takes less time and memory.
+            output_hidden_states: return the states of each layer too; None: as the configuration says. Not for a
+                `CorruptedBatch`, whose sequences have another length in each part of the model: `mask_states`.
+            token_type_ids: zeros, which some tokenizers give; there is one segment.
+            others: `return_dict=False`: a tuple instead. Anything else is refused, unless it is None or False.
+
+        Returns:
+            `loss` in nats (None without labels) and `logits`: (batch, n, vocab), or (batch, n_corrupted, vocab)
+            for a `CorruptedBatch`.
+
+        Raises:
+            TypeError: an argument that means nothing here.
+            ValueError: arguments that do not go together.
+        """
+        if unknown := [name for name, value in others.items() if value is not None and value is not False]:
+            raise TypeError(
+                f"{type(self).__name__} has no argument {', '.join(unknown)}: expected input_ids, attention_mask, "
+                "labels, output_hidden_states, return_dict, or corrupted"
+            )
+        if token_type_ids is not None and token_type_ids.any():
+            raise ValueError("token_type_ids: expected zeros, as there is one segment; leave them out")
+        keep_states = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        states: dict[str, Any] = {}
+        if corrupted is not None:
+            if input_ids is not None or attention_mask is not None or labels is not None:
+                raise ValueError("expected input_ids, attention_mask and labels, or a CorruptedBatch, not both")
+            if keep_states:
+                raise ValueError("a CorruptedBatch gives no hidden_states: take mask_states(batch), or input_ids")
+            hidden, labels = self.at_corrupted(corrupted), corrupted.targets
+        elif input_ids is not None:
+            hidden, states = self.at_all(input_ids, attention_mask, keep_states)
+        else:
+            raise ValueError("expected input_ids or a CorruptedBatch")
+        logits = self.logits(hidden) if return_logits else None
+        if labels is None:
+            return ThreeMLOutput(logits=logits, **states)
+        if logits is None:
+            total = summed_cross_entropy(hidden, self._word_embedding(), self.head_bias, labels)
+        else:
+            total = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+        count = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
+        return ThreeMLOutput(loss=total / count, logits=logits, **states)
+
+
+class ThreeMLModel(MaskedLanguageModel):
+    """What 3ML_self and 3ML_cross share: an encoder that sees the kept tokens alone, and a decoder behind it."""
+
+    cross: bool
+    """Do its decoder layers attend to the encoder's output?"""
+
+    def __init__(self, config: ThreeMLConfig) -> None:
+        d_en, d_de, eps = config.hidden_size, cast(int, config.decoder_hidden_size), config.encoder.layer_norm_eps
+        super().__init__(config, head_width=d_de)
+        self.projection = nn.Linear(d_en, d_de) if d_en != d_de else nn.Identity()
+        self.mask_embedding = nn.Parameter(torch.zeros(d_de))
+        padding = self.first_position - 1 if self.first_position else None
+        self.decoder_positions = nn.Embedding(config.encoder.max_position_embeddings, d_de, padding_idx=padding)
+        self.decoder_layers = nn.ModuleList(
+            DecoderLayer(
+                d_de,
+                cast(int, config.decoder_num_attention_heads),
+                cross=self.cross,
+                norm_first=bool(config.decoder_norm_first),
+                dropout=config.encoder.hidden_dropout_prob,
+                attention_dropout=config.encoder.attention_probs_dropout_prob,
+                eps=eps,
+            )
+            for _ in range(config.decoder_num_hidden_layers)
+        )
+        self.decoder_norm = nn.LayerNorm(d_de, eps=eps) if config.decoder_norm_first else nn.Identity()
+
+    def kept_tokens(self, batch: CorruptedBatch) -> tuple[Tensor, Tensor]:
+        """All but the [MASK]s, (batch, n_en) ids and position ids: a kept token keeps its position."""
+        return batch.input_ids.gather(1, batch.keep_idx), batch.keep_idx + self.first_position
+
+    def decoder_input(self, batch: CorruptedBatch) -> Tensor:
+        """What the decoder's first layer gets."""
+        raise NotImplementedError
+
+    def decode(
+        self,
+        hidden: Tensor,
+        memory: Tensor | None = None,
+        at: Tensor | None = None,
+        visible: Tensor | None = None,
+        visible_memory: Tensor | None = None,
+        final_norm: bool = True,
+    ) -> list[Tensor]:
+        """The decoder's input and the states after each layer, the last at positions `at` and behind the final norm.
+
+        The other arguments are those of `DecoderLayer`.
+        """
+        states = [hidden]
+        for layer in self.decoder_layers:
+            last = layer is self.decoder_layers[-1]
+            states.append(layer(states[-1], memory, at if last else None, visible, visible_memory))
+        if final_norm:
+            states[-1] = self.decoder_norm(states[-1])
+        return states
+
+    def decode_all(
+        self, encoded: Tensor, positions: Tensor, masked: Tensor, kept: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The decoder and the head at all positions.
+
+        Args:
+            encoded: (batch, n, d_en) the encoder's output; that of a position that is not kept means nothing.
+            positions: (batch or 1, n) position ids.
+            masked: (batch, n) bool: a [MASK]?
+            kept: (batch, n) bool: neither [MASK] nor padding?
+
+        Returns:
+            (batch, n, d_en) behind the head, and the states as `decode` gives them.
+        """
+        raise NotImplementedError
+
+    def at_all(
+        self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """See `MaskedLanguageModel.at_all`: the encoder runs over all positions, and no [MASK] can be seen in it."""
+        if self.config.mask_token_id is None:
+            raise ValueError(
+                "the configuration has no mask_token_id, so [MASK] tokens cannot be found in input_ids: "
+                "set config.mask_token_id, or pass a CorruptedBatch"
+            )
+        masked = input_ids == self.config.mask_token_id
+        real = torch.ones_like(masked) if attention_mask is None else attention_mask.bool()
+        masked, kept = masked & real, real & ~masked
+        positions = self.position_ids(input_ids, attention_mask)
+        encoded = self.encoder(
+            input_ids,
+            attention_mask=never_empty(kept),
+            position_ids=positions,
+            output_hidden_states=keep_states,
+        )
+        hidden, states = self.decode_all(encoded.last_hidden_state, positions, masked, kept)
+        decoder_states = tuple(states) if keep_states else None
+        return hidden, {"hidden_states": encoded.hidden_states, "decoder_hidden_states": decoder_states}
+
+
+def never_empty(visible: Tensor) -> Tensor:
+    """A row without any attention key would give NaN; such a row's result is never used, so let it see all."""
+    return visible | ~visible.any(1, keepdim=True)
