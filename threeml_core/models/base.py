@@ -1,18 +1,16 @@
-"""What all models share: Hugging Face's encoder, the tied head, the loss, initialisation.
+"""What all models share: Hugging Face's encoder, the tied head, the loss, initialisation; and what both 3ML models do.
 
-Axes: batch, n (sequence), n_en (kept tokens), n_de ([MASK]s), d_en, d_de, vocab.
-
-Every model has two ways in, which run the same layers:
+Axes: batch, n (sequence), n_en (kept tokens), n_de ([MASK]s), d_en, d_de, vocab. A model has two ways in, which run the
+same layers:
 
 * `forward(input_ids, attention_mask, labels)`, as every Hugging Face masked language model: any number of [MASK]s per
   row, logits at every position. The 3ML encoder runs over all positions with the [MASK]s hidden as attention keys,
-  which gives the kept tokens exactly the states they get when the [MASK]s are dropped (tested). Padding changes
-  nothing, whatever the row is. `output_hidden_states` and `return_dict` are as elsewhere (see `ThreeMLOutput`).
+  which gives the kept tokens exactly the states they get when the [MASK]s are dropped. Padding changes nothing.
 * `forward(corrupted=CorruptedBatch)`, the fast path: the kept tokens are gathered into a shorter sequence, and the
   head runs at the corrupted positions only, in the order masked, replaced, unchanged.
 
-The encoder is Hugging Face's and runs by its own `forward`, so hooks, adapters and gradient checkpointing work in
-both; on a CPU its dropout is drawn by bytes, through Hugging Face's attention interface and `torch.nn.Dropout`.
+The encoder runs by its own `forward`, so hooks, adapters and gradient checkpointing work in both; its attention is
+chosen by Hugging Face's `set_attn_implementation`, its modules for dropout are exchanged for faster ones.
 """
 
 from __future__ import annotations
@@ -36,6 +34,9 @@ from threeml_core.models.decoder import Attention, DecoderLayer
 from threeml_core.models.dropout import replace_dropout
 from threeml_core.models.head import PredictionTransform, summed_cross_entropy
 
+States = dict[str, Any]
+"""What `ThreeMLOutput` calls it -> a state per layer."""
+
 
 @dataclasses.dataclass
 class ThreeMLOutput(MaskedLMOutput):
@@ -52,7 +53,7 @@ class ThreeMLOutput(MaskedLMOutput):
 
 
 class MaskedLanguageModel(PreTrainedModel):
-    """An encoder and a prediction head whose output matrix is the word embedding."""
+    """An encoder, and a head whose output matrix is the word embedding."""
 
     config: ThreeMLConfig
     # The name must not be a prefix of a sibling's: Hugging Face strips it from checkpoint keys when loading.
@@ -63,14 +64,14 @@ class MaskedLanguageModel(PreTrainedModel):
 
     def __init__(self, config: ThreeMLConfig, head_width: int) -> None:
         super().__init__(config)
-        # its own copy of the configuration: the one that is saved, and that others build from, stays plain
+        # a copy of the configuration: the one that is saved, and that others build from, knows no BYTE_DROPOUT
         self.encoder = AutoModel.from_config(copy.deepcopy(config.encoder), add_pooling_layer=False)
         if self.encoder.config._attn_implementation == "sdpa":
             self.encoder.set_attn_implementation(BYTE_DROPOUT)
         replace_dropout(self.encoder)
         tables = (m for name, m in self.encoder.named_modules() if name.endswith("position_embeddings"))
         padding = getattr(next(tables, None), "padding_idx", None)
-        self.first_position = 0 if padding is None else padding + 1  # RoBERTa counts from behind the padding's
+        self.first_position = 0 if padding is None else padding + 1  # RoBERTa's follows the padding's
         self.head = PredictionTransform(head_width, config.hidden_size, config.encoder.layer_norm_eps)
         self.head_bias = nn.Parameter(torch.zeros(config.vocab_size))
 
@@ -99,7 +100,7 @@ class MaskedLanguageModel(PreTrainedModel):
         A new token's bias is zero, or with `mean_resizing` the mean of the others, as its embedding is.
         """
         embedding = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        old, size = self.head_bias, len(cast(Tensor, embedding.weight))
+        old, size = self.head_bias, len(self.word_embedding)
         if size != len(old):
             new = old.data.mean() if mean_resizing else old.data.new_zeros(())
             bias = torch.cat([old.data[:size], new.expand(max(0, size - len(old)))])
@@ -115,23 +116,13 @@ class MaskedLanguageModel(PreTrainedModel):
         return (real.cumsum(1) * real - 1 + self.first_position).clamp(min=0)
 
     def kept_tokens(self, batch: CorruptedBatch) -> tuple[Tensor, Tensor]:
-        """What the encoder sees of a batch: token ids (batch, n_en) and their position ids."""
-        raise NotImplementedError
+        """What the encoder sees: token ids (batch, n_en), and their position ids (batch or 1, n_en). Here: all n."""
+        return batch.input_ids, self.position_ids(batch.input_ids)
 
     def encoder_states(self, batch: CorruptedBatch) -> Tensor:
-        """(batch, n_en, d_en): the encoder's output for `kept_tokens`."""
+        """(batch, n_en, d_en): what the encoder makes of `kept_tokens`."""
         ids, positions = self.kept_tokens(batch)
         return self.encoder(ids, position_ids=positions).last_hidden_state
-
-    def at_corrupted(self, batch: CorruptedBatch) -> Tensor:
-        """(batch, n_corrupted, d_en) behind the head, in the order masked, replaced, unchanged."""
-        raise NotImplementedError
-
-    def at_all(
-        self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """(batch, n, d_en) behind the head at all positions, and with `keep_states` the states of each layer."""
-        raise NotImplementedError
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
         """States of the [MASK]s as they come in (layer 0) and after each layer that they pass.
@@ -149,12 +140,22 @@ class MaskedLanguageModel(PreTrainedModel):
         """
         raise NotImplementedError
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., d_en) behind the head -> (..., vocab), by the word embedding."""
-        return F.linear(hidden, self._word_embedding(), self.head_bias)
+    def at_corrupted(self, batch: CorruptedBatch) -> Tensor:
+        """(batch, n_corrupted, d_en) behind the head, for `logits`; in the order masked, replaced, unchanged."""
+        raise NotImplementedError
 
-    def _word_embedding(self) -> Tensor:
+    def at_all(self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool) -> tuple[Tensor, States]:
+        """(batch, n, d_en) behind the head, for `logits`; and, if they are kept, the states of each layer."""
+        raise NotImplementedError
+
+    @property
+    def word_embedding(self) -> Tensor:
+        """(vocab, d_en): the encoder's, and the head's output matrix."""
         return cast(nn.Embedding, self.get_input_embeddings()).weight
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., d_en) behind the head -> (..., vocab)."""
+        return F.linear(hidden, self.word_embedding, self.head_bias)
 
     @can_return_tuple
     def forward(
@@ -180,17 +181,16 @@ class MaskedLanguageModel(PreTrainedModel):
             attention_mask: (batch, n), 1 for real tokens, 0 for padding.
             labels: (batch, n), -100 where nothing is predicted.
             corrupted: a batch with equal counts in every row, instead of the three above.
-            num_items_in_batch: corrupted tokens of the whole step; the loss is the sum of cross-entropies
-                divided by it. None: divided by this batch's own count.
+            num_items_in_batch: what the summed cross-entropies are divided by, the corrupted tokens of a whole step;
+                None: this batch's.
             return_logits: False: the loss alone, which takes less time and memory.
-            output_hidden_states: return the states of each layer too; None: as the configuration says. Not for a
-                `CorruptedBatch`, whose sequences have another length in each part of the model: `mask_states`.
+            output_hidden_states: the states of each layer too; None: as the configuration says. Not of a
+                `CorruptedBatch`, whose sequences have another length in each part of the model: see `mask_states`.
             token_type_ids: zeros, which some tokenizers give; there is one segment.
             others: `return_dict=False`: a tuple instead. Anything else is refused, unless it is None or False.
 
         Returns:
-            `loss` in nats (None without labels) and `logits`: (batch, n, vocab), or (batch, n_corrupted, vocab)
-            for a `CorruptedBatch`.
+            `loss` in nats (None without labels), `logits` (batch, n, vocab) or (batch, n_corrupted, vocab).
 
         Raises:
             TypeError: an argument that means nothing here.
@@ -204,7 +204,7 @@ class MaskedLanguageModel(PreTrainedModel):
         if token_type_ids is not None and token_type_ids.any():
             raise ValueError("token_type_ids: expected zeros, as there is one segment; leave them out")
         keep_states = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
-        states: dict[str, Any] = {}
+        states: States = {}
         if corrupted is not None:
             if input_ids is not None or attention_mask is not None or labels is not None:
                 raise ValueError("expected input_ids, attention_mask and labels, or a CorruptedBatch, not both")
@@ -219,7 +219,7 @@ class MaskedLanguageModel(PreTrainedModel):
         if labels is None:
             return ThreeMLOutput(logits=logits, **states)
         if logits is None:
-            total = summed_cross_entropy(hidden, self._word_embedding(), self.head_bias, labels)
+            total = summed_cross_entropy(hidden, self.word_embedding, self.head_bias, labels)
         else:
             total = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
         count = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
@@ -227,34 +227,24 @@ class MaskedLanguageModel(PreTrainedModel):
 
 
 class ThreeMLModel(MaskedLanguageModel):
-    """What 3ML_self and 3ML_cross share: an encoder that sees the kept tokens alone, and a decoder behind it."""
+    """What 3ML_self and 3ML_cross share: the encoder sees the kept tokens alone, and a small decoder follows."""
 
-    cross: bool
-    """Do its decoder layers attend to the encoder's output?"""
+    cross_attention: bool
+    """Do the decoder's layers attend to the encoder's output?"""
 
     def __init__(self, config: ThreeMLConfig) -> None:
-        d_en, d_de, eps = config.hidden_size, cast(int, config.decoder_hidden_size), config.encoder.layer_norm_eps
+        encoder, d_en, d_de = config.encoder, config.hidden_size, cast(int, config.decoder_hidden_size)
         super().__init__(config, head_width=d_de)
         self.projection = nn.Linear(d_en, d_de) if d_en != d_de else nn.Identity()
         self.mask_embedding = nn.Parameter(torch.zeros(d_de))
         padding = self.first_position - 1 if self.first_position else None
-        self.decoder_positions = nn.Embedding(config.encoder.max_position_embeddings, d_de, padding_idx=padding)
-        self.decoder_layers = nn.ModuleList(
-            DecoderLayer(
-                d_de,
-                cast(int, config.decoder_num_attention_heads),
-                cross=self.cross,
-                norm_first=bool(config.decoder_norm_first),
-                dropout=config.encoder.hidden_dropout_prob,
-                attention_dropout=config.encoder.attention_probs_dropout_prob,
-                eps=eps,
-            )
-            for _ in range(config.decoder_num_hidden_layers)
-        )
-        self.decoder_norm = nn.LayerNorm(d_de, eps=eps) if config.decoder_norm_first else nn.Identity()
+        self.decoder_positions = nn.Embedding(encoder.max_position_embeddings, d_de, padding_idx=padding)
+        layers = range(config.decoder_num_hidden_layers)
+        self.decoder_layers = nn.ModuleList(DecoderLayer(config, self.cross_attention) for _ in layers)
+        self.decoder_norm = nn.LayerNorm(d_de, encoder.layer_norm_eps) if config.decoder_norm_first else nn.Identity()
 
     def kept_tokens(self, batch: CorruptedBatch) -> tuple[Tensor, Tensor]:
-        """All but the [MASK]s, (batch, n_en) ids and position ids: a kept token keeps its position."""
+        """All but the [MASK]s: ids and position ids (batch, n_en); a token keeps the position it had."""
         return batch.input_ids.gather(1, batch.keep_idx), batch.keep_idx + self.first_position
 
     def decoder_input(self, batch: CorruptedBatch) -> Tensor:
@@ -266,60 +256,54 @@ class ThreeMLModel(MaskedLanguageModel):
         hidden: Tensor,
         memory: Tensor | None = None,
         at: Tensor | None = None,
-        visible: Tensor | None = None,
-        visible_memory: Tensor | None = None,
         final_norm: bool = True,
+        **visible: Tensor,
     ) -> list[Tensor]:
-        """The decoder's input and the states after each layer, the last at positions `at` and behind the final norm.
+        """The decoder's input and the states after each layer; the last at positions `at`, behind the final norm.
 
         The other arguments are those of `DecoderLayer`.
         """
         states = [hidden]
         for layer in self.decoder_layers:
             last = layer is self.decoder_layers[-1]
-            states.append(layer(states[-1], memory, at if last else None, visible, visible_memory))
-        if final_norm:
-            states[-1] = self.decoder_norm(states[-1])
-        return states
+            states.append(layer(states[-1], memory, at if last else None, **visible))
+        return [*states[:-1], self.decoder_norm(states[-1])] if final_norm else states
 
-    def decode_all(
-        self, encoded: Tensor, positions: Tensor, masked: Tensor, kept: Tensor
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The decoder and the head at all positions.
-
-        Args:
-            encoded: (batch, n, d_en) the encoder's output; that of a position that is not kept means nothing.
-            positions: (batch or 1, n) position ids.
-            masked: (batch, n) bool: a [MASK]?
-            kept: (batch, n) bool: neither [MASK] nor padding?
-
-        Returns:
-            (batch, n, d_en) behind the head, and the states as `decode` gives them.
-        """
-        raise NotImplementedError
-
-    def at_all(
-        self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """See `MaskedLanguageModel.at_all`: the encoder runs over all positions, and no [MASK] can be seen in it."""
+    def at_all(self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool) -> tuple[Tensor, States]:
+        """See `MaskedLanguageModel.at_all`. The encoder runs over all positions, but no [MASK] can be seen in it."""
         if self.config.mask_token_id is None:
             raise ValueError(
                 "the configuration has no mask_token_id, so [MASK] tokens cannot be found in input_ids: "
                 "set config.mask_token_id, or pass a CorruptedBatch"
             )
         masked = input_ids == self.config.mask_token_id
-        real = torch.ones_like(masked) if attention_mask is None else attention_mask.bool()
-        masked, kept = masked & real, real & ~masked
+        kept = ~masked
+        if attention_mask is not None:
+            masked, kept = masked & attention_mask.bool(), kept & attention_mask.bool()
         positions = self.position_ids(input_ids, attention_mask)
         encoded = self.encoder(
-            input_ids,
-            attention_mask=never_empty(kept),
-            position_ids=positions,
-            output_hidden_states=keep_states,
+            input_ids, attention_mask=never_empty(kept), position_ids=positions, output_hidden_states=keep_states
         )
         hidden, states = self.decode_all(encoded.last_hidden_state, positions, masked, kept)
-        decoder_states = tuple(states) if keep_states else None
-        return hidden, {"hidden_states": encoded.hidden_states, "decoder_hidden_states": decoder_states}
+        if not keep_states:
+            return hidden, {}
+        return hidden, {"hidden_states": encoded.hidden_states, "decoder_hidden_states": tuple(states)}
+
+    def decode_all(
+        self, encoded: Tensor, positions: Tensor, masked: Tensor, kept: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Decoder and head at all positions, whatever number of [MASK]s a row has.
+
+        Args:
+            encoded: (batch, n, d_en); means nothing where no token is kept.
+            positions: (batch or 1, n) position ids.
+            masked: (batch, n) bool: a [MASK]?
+            kept: (batch, n) bool: neither [MASK] nor padding?
+
+        Returns:
+            (batch, n, d_en) behind the head, and the states as of `decode`.
+        """
+        raise NotImplementedError
 
 
 def never_empty(visible: Tensor) -> Tensor:

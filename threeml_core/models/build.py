@@ -39,15 +39,9 @@ def build_model(
     eos_token_id: int = 2,
     mask_token_id: int | None = None,
 ) -> MaskedLanguageModel:
-    """A freshly initialised model as the study's parameters describe it; seed torch before.
+    """A freshly initialised model as the study's parameters describe it, for a tokenizer's ids; seed torch before.
 
-    Args:
-        config: geometry, LayerNorm placement, dropout, decoder.
-        vocab_size: tokens in the tokenizer; the token ids are the tokenizer's.
-        pad_token_id: RoBERTa's positions start one above it.
-        bos_token_id: stored for fine-tuning.
-        eos_token_id: stored for fine-tuning.
-        mask_token_id: needed by the ordinary `forward` of the 3ML models.
+    RoBERTa's positions start one above the padding's id. The ordinary `forward` of the 3ML models needs the [MASK]'s.
 
     Raises:
         ParameterError: no memory for so large a model.

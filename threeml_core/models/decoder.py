@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from threeml_core.models.attention import attend
+from threeml_core.models.configuration import ThreeMLConfig
 from threeml_core.models.dropout import Dropout
 from threeml_core.models.gather import take
 
 
 class Attention(nn.Module):
     """Multi-head attention; query, key and value have one matrix, as in torch's `MultiheadAttention`."""
+
+    is_causal = False
 
     def __init__(self, d: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -29,32 +34,32 @@ class Attention(nn.Module):
         if queries is keys:
             projected = F.linear(keys, weight, bias).chunk(3, -1)
         else:
-            key_value = F.linear(keys, weight[d:], bias[d:]).chunk(2, -1)
-            projected = (F.linear(queries, weight[:d], bias[:d]), *key_value)
+            query = F.linear(queries, weight[:d], bias[:d])
+            projected = (query, *F.linear(keys, weight[d:], bias[d:]).chunk(2, -1))
         query, key, value = (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in projected)
-        seen = None if visible is None else visible[:, None, None]
-        return self.out_proj(attend(query, key, value, seen, self.dropout if self.training else 0.0))
+        mask = None if visible is None else visible[:, None, None]
+        context, _ = attend(self, query, key, value, mask, self.dropout if self.training else 0.0)
+        return self.out_proj(context.flatten(2))
 
 
 class DecoderLayer(GradientCheckpointingLayer):
     """Self-attention, for 3ML_cross attention to the encoder's output, and an FFN; nothing is causal.
 
     Parameters are named as in torch's `TransformerEncoderLayer` and `TransformerDecoderLayer`, whose weights it loads
-    and whose results it gives. Dropout as in BERT and Appendix A: a rate of its own for attention weights, none within
-    the FFN.
+    and whose results it gives. Dropout is BERT's: its own rate for attention weights (Appendix A), none in the FFN.
     """
 
-    def __init__(
-        self, d: int, num_heads: int, cross: bool, norm_first: bool, dropout: float, attention_dropout: float, eps: float
-    ) -> None:
+    def __init__(self, config: ThreeMLConfig, cross_attention: bool) -> None:
         super().__init__()
-        self.norm_first = norm_first
-        self.self_attn = Attention(d, num_heads, attention_dropout)
-        self.multihead_attn = Attention(d, num_heads, attention_dropout) if cross else None
+        encoder, d = config.encoder, cast(int, config.decoder_hidden_size)
+        heads = cast(int, config.decoder_num_attention_heads)
+        self.norm_first, dropout = config.decoder_norm_first, encoder.attention_probs_dropout_prob
+        self.self_attn = Attention(d, heads, dropout)
+        self.multihead_attn = Attention(d, heads, dropout) if cross_attention else None
         self.linear1, self.linear2 = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
-        self.norm1, self.norm2 = nn.LayerNorm(d, eps=eps), nn.LayerNorm(d, eps=eps)
-        self.norm3 = nn.LayerNorm(d, eps=eps) if cross else None
-        self.dropout = Dropout(dropout)
+        self.norm1, self.norm2 = (nn.LayerNorm(d, encoder.layer_norm_eps) for _ in range(2))
+        self.norm3 = nn.LayerNorm(d, encoder.layer_norm_eps) if cross_attention else None
+        self.dropout = Dropout(encoder.hidden_dropout_prob)
 
     def forward(
         self,
@@ -64,30 +69,28 @@ class DecoderLayer(GradientCheckpointingLayer):
         visible: Tensor | None = None,
         visible_memory: Tensor | None = None,
     ) -> Tensor:
-        """States one layer on.
+        """(batch, n, d_de) -> (batch, n, d_de), or (batch, k, d_de) at positions `at`.
 
         Args:
-            hidden: (batch, n, d_de).
+            hidden: states of the layer before.
             memory: (batch, n_en, d_de), what 3ML_cross attends to.
-            at: (batch, k) positions; None: all. Keys and values are made of all, the rest at these alone.
-            visible: (batch, n) bool: which positions may be attended to; None: all.
+            at: (batch, k); keys and values are made of all positions, the rest at these alone. None: everything at all.
+            visible: (batch, n) bool, True where a position may be attended to; None: everywhere.
             visible_memory: (batch, n_en) bool, the same for the memory.
-
-        Returns:
-            (batch, n, d_de), or (batch, k, d_de).
         """
-        keys = self.norm1(hidden) if self.norm_first else hidden
+        keys = self._before(self.norm1, hidden)
         queries, hidden = (keys, hidden) if at is None else (take(keys, at), take(hidden, at))
-        hidden = self.dropout(self.self_attn(queries, keys, visible), hidden)
-        hidden = hidden if self.norm_first else self.norm1(hidden)
-        if self.multihead_attn is None:
-            return self._add_ffn(hidden, self.norm2)
-        queries = self.norm2(hidden) if self.norm_first else hidden
-        hidden = self.dropout(self.multihead_attn(queries, memory, visible_memory), hidden)
-        hidden = hidden if self.norm_first else self.norm2(hidden)
-        return self._add_ffn(hidden, self.norm3)
+        hidden = self._after(self.norm1, self.dropout(self.self_attn(queries, keys, visible), hidden))
+        if self.multihead_attn is not None:
+            queries = self._before(self.norm2, hidden)
+            context = self.multihead_attn(queries, memory, visible_memory)
+            hidden = self._after(self.norm2, self.dropout(context, hidden))
+        norm = self.norm2 if self.norm3 is None else self.norm3
+        x = self.linear2(F.gelu(self.linear1(self._before(norm, hidden))))
+        return self._after(norm, self.dropout(x, hidden))
 
-    def _add_ffn(self, hidden: Tensor, norm: nn.Module) -> Tensor:
-        x = norm(hidden) if self.norm_first else hidden
-        hidden = self.dropout(self.linear2(F.gelu(self.linear1(x))), hidden)
+    def _before(self, norm: nn.Module, hidden: Tensor) -> Tensor:
+        return norm(hidden) if self.norm_first else hidden
+
+    def _after(self, norm: nn.Module, hidden: Tensor) -> Tensor:
         return hidden if self.norm_first else norm(hidden)

@@ -32,7 +32,7 @@ class ThreeMLCrossForMaskedLM(ThreeMLModel):
     """
 
     config_class = ThreeMLCrossConfig
-    cross = True
+    cross_attention = True
 
     def __init__(self, config: ThreeMLCrossConfig) -> None:
         super().__init__(config)
@@ -61,12 +61,13 @@ class ThreeMLCrossForMaskedLM(ThreeMLModel):
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
         """Layer 0 is the decoder's input, then one per decoder layer. See `MaskedLanguageModel.mask_states`."""
-        return self.decode(self.decoder_input(batch), self.projection(self.encoder_states(batch)), final_norm=final_norm)
+        memory = self.projection(self.encoder_states(batch))
+        return self.decode(self.decoder_input(batch), memory, final_norm=final_norm)
 
     def decode_all(
         self, encoded: Tensor, positions: Tensor, masked: Tensor, kept: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        """The same at all positions, for rows with any number of [MASK]s. See `ThreeMLModel.decode_all`."""
+        """The same at all positions, for rows with any number of [MASK]s."""
         projected = self.projection(encoded)
         # a row of [MASK]s alone has nothing to remember: zeros, so that it sees neither its padding nor its [MASK]s
         memory = projected.where(kept.any(1)[:, None, None], torch.zeros_like(projected))

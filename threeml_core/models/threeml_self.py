@@ -29,7 +29,7 @@ class ThreeMLSelfForMaskedLM(ThreeMLModel):
     """
 
     config_class = ThreeMLSelfConfig
-    cross = False
+    cross_attention = False
 
     def __init__(self, config: ThreeMLSelfConfig) -> None:
         super().__init__(config)
@@ -53,7 +53,7 @@ class ThreeMLSelfForMaskedLM(ThreeMLModel):
     def decode_all(
         self, encoded: Tensor, positions: Tensor, masked: Tensor, kept: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        """The same at all positions, for rows with any number of [MASK]s. See `ThreeMLModel.decode_all`."""
+        """The same at all positions, for rows with any number of [MASK]s."""
         hidden = torch.where(masked[..., None], self.mask_embedding, self.projection(encoded))
         states = self.decode(hidden + self.decoder_positions(positions), visible=never_empty(kept | masked))
         return self.head(states[-1]), states

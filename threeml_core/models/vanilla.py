@@ -1,13 +1,11 @@
-"""The baseline, a masked language model as BERT and RoBERTa: all tokens go through the encoder, [MASK]s among them."""
+"""The baseline, a masked language model as BERT and RoBERTa: the encoder sees all tokens, [MASK]s among them."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
+from torch import Tensor, nn
 
 from threeml_core.masking import CorruptedBatch
-from threeml_core.models.base import MaskedLanguageModel
+from threeml_core.models.base import MaskedLanguageModel, States
 from threeml_core.models.configuration import VanillaConfig
 from threeml_core.models.gather import take
 
@@ -21,17 +19,11 @@ class VanillaForMaskedLM(MaskedLanguageModel):
         super().__init__(config, head_width=config.hidden_size)
         self.post_init()
 
-    def kept_tokens(self, batch: CorruptedBatch) -> tuple[Tensor, Tensor]:
-        """All of them: ids (batch, n), [MASK]s in place, and position ids (1, n)."""
-        return batch.input_ids, self.position_ids(batch.input_ids)
-
     def at_corrupted(self, batch: CorruptedBatch) -> Tensor:
-        """See `MaskedLanguageModel.at_corrupted`."""
+        """(batch, n_corrupted, d_en) behind the head."""
         return self.head(take(self.encoder_states(batch), batch.corrupted_idx))
 
-    def at_all(
-        self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def at_all(self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool) -> tuple[Tensor, States]:
         """See `MaskedLanguageModel.at_all`."""
         positions = self.position_ids(input_ids, attention_mask)
         encoded = self.encoder(
@@ -41,14 +33,9 @@ class VanillaForMaskedLM(MaskedLanguageModel):
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
         """Layer 0 is the embedding's output, then one per encoder layer. See `MaskedLanguageModel.mask_states`."""
-        before: list[Tensor] = []
-        norm = getattr(self.encoder, "LayerNorm", None)  # pre-LN encoders have one behind the last layer
-        hook = norm and norm.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]))
-        try:
-            ids, positions = self.kept_tokens(batch)
+        (ids, positions), before = self.kept_tokens(batch), list[Tensor]()
+        norm = getattr(self.encoder, "LayerNorm", nn.Identity())  # pre-LN encoders have one behind the last layer
+        with norm.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0])):
             encoded = self.encoder(ids, position_ids=positions, output_hidden_states=True)
-        finally:
-            if hook is not None:
-                hook.remove()
         last = encoded.last_hidden_state if final_norm or not before else before[0]
         return [take(hidden, batch.mask_idx) for hidden in (*encoded.hidden_states[:-1], last)]
