@@ -398,3 +398,25 @@ def test_ordinary_forward_needs_to_know_the_mask_token() -> None:
         model(batch_of().input_ids)
     with pytest.raises(ValueError, match="input_ids or a CorruptedBatch"):
         model()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_compiled_once_and_never_again(architecture: str) -> None:
+    """One graph without a break for all micro-batches of a shape, whatever their tokens. The inductor is not needed
+    to count graphs, and takes a minute."""
+    from torch._dynamo.utils import counters
+
+    _, model = make(architecture, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    torch._dynamo.reset()
+    counters.clear()
+    compiled = torch.compile(model.train(), dynamic=False, fullgraph=True, backend="aot_eager")
+    for seed in range(4):
+        batch = batch_of(4, seed)
+        for part in batch.split(2):
+            compiled(corrupted=part, num_items_in_batch=64, return_logits=False).loss.backward()
+    assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
+    model.eval()
+    with torch.no_grad():
+        expected, found = model(corrupted=batch).logits, compiled(corrupted=batch).logits
+    assert (expected - found).abs().max() < 1e-5
+    torch._dynamo.reset()
