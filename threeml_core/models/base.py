@@ -1,16 +1,14 @@
-"""What all models share: Hugging Face's encoder, the tied head, the loss, initialisation; and what both 3ML models do.
+"""What the models share: Hugging Face's encoder, the tied head, the loss, initialisation; and what both 3ML models do.
 
-Axes: batch, n (sequence), n_en (kept tokens), n_de ([MASK]s), d_en, d_de, vocab. A model has two ways in, which run the
-same layers:
+Axes: batch, n (sequence), n_en (kept tokens), n_de ([MASK]s), d_en, d_de, vocab. A model has two ways in:
 
 * `forward(input_ids, attention_mask, labels)`, as every Hugging Face masked language model: any number of [MASK]s per
   row, logits at every position. The 3ML encoder runs over all positions with the [MASK]s hidden as attention keys,
   which gives the kept tokens exactly the states they get when the [MASK]s are dropped. Padding changes nothing.
-* `forward(corrupted=CorruptedBatch)`, the fast path: the kept tokens are gathered into a shorter sequence, and the
-  head runs at the corrupted positions only, in the order masked, replaced, unchanged.
+* `forward(corrupted=CorruptedBatch)`, the fast path through the same layers: the kept tokens are gathered into a
+  shorter sequence, and the head runs at the corrupted positions only.
 
-The encoder runs by its own `forward`, so hooks, adapters and gradient checkpointing work in both; its attention is
-chosen by Hugging Face's `set_attn_implementation`, its modules for dropout are exchanged for faster ones.
+The encoder runs by its own `forward`, so hooks, adapters and gradient checkpointing work in both.
 """
 
 from __future__ import annotations
@@ -125,18 +123,11 @@ class MaskedLanguageModel(PreTrainedModel):
         return self.encoder(ids, position_ids=positions).last_hidden_state
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
-        """States of the [MASK]s as they come in (layer 0) and after each layer that they pass.
+        """States of the [MASK]s as they come in (layer 0) and after each layer that they pass, as `batch.mask_idx`.
 
-        Source: section 4.2, Figure 4. The layers are the encoder's of the vanilla model and the decoder's of the 3ML
-        models, whose encoder never sees a [MASK]. Pre-LN layers leave their sum unnormalised; whether the paper
-        looked at the last one before or after the final LayerNorm, it does not say.
-
-        Args:
-            batch: corrupted sequences.
-            final_norm: pre-LN: take the last layer behind the final LayerNorm, as the head does.
-
-        Returns:
-            For each layer (batch, n_de, d_en) or (batch, n_de, d_de), in the order of `batch.mask_idx`.
+        Source: section 4.2, Figure 4. They are (batch, n_de, d_en) of the vanilla model's encoder and (batch, n_de,
+        d_de) of the 3ML models' decoder, as their encoder never sees a [MASK]. Pre-LN layers leave their sum
+        unnormalised: `final_norm` takes the last behind the final LayerNorm, as the head does; the paper does not say.
         """
         raise NotImplementedError
 
@@ -171,13 +162,10 @@ class MaskedLanguageModel(PreTrainedModel):
         token_type_ids: Tensor | None = None,
         **others: Any,
     ) -> ThreeMLOutput:
-        """Predict corrupted tokens.
-
-        Source: section 2.1. Equation 1's delta would drop unchanged tokens; the text and Appendix C predict all
-        corrupted ones, and so does this.
+        """Predict corrupted tokens: all of them, as section 2.1 and Appendix C say, not as Equation 1's delta does.
 
         Args:
-            input_ids: (batch, n) ids with [MASK]s in place.
+            input_ids: (batch, n), [MASK]s in place.
             attention_mask: (batch, n), 1 for real tokens, 0 for padding.
             labels: (batch, n), -100 where nothing is predicted.
             corrupted: a batch with equal counts in every row, instead of the three above.
@@ -229,8 +217,7 @@ class MaskedLanguageModel(PreTrainedModel):
 class ThreeMLModel(MaskedLanguageModel):
     """What 3ML_self and 3ML_cross share: the encoder sees the kept tokens alone, and a small decoder follows."""
 
-    cross_attention: bool
-    """Do the decoder's layers attend to the encoder's output?"""
+    cross_attention: bool  # do the decoder's layers attend to the encoder's output?
 
     def __init__(self, config: ThreeMLConfig) -> None:
         encoder, d_en, d_de = config.encoder, config.hidden_size, cast(int, config.decoder_hidden_size)
@@ -259,10 +246,7 @@ class ThreeMLModel(MaskedLanguageModel):
         final_norm: bool = True,
         **visible: Tensor,
     ) -> list[Tensor]:
-        """The decoder's input and the states after each layer; the last at positions `at`, behind the final norm.
-
-        The other arguments are those of `DecoderLayer`.
-        """
+        """The decoder's input and the states after each `DecoderLayer`; the last at positions `at`, and normalised."""
         states = [hidden]
         for layer in self.decoder_layers:
             last = layer is self.decoder_layers[-1]
@@ -292,16 +276,9 @@ class ThreeMLModel(MaskedLanguageModel):
     def decode_all(
         self, encoded: Tensor, positions: Tensor, masked: Tensor, kept: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        """Decoder and head at all positions, whatever number of [MASK]s a row has.
+        """(batch, n, d_en) behind the head at all positions, and the states as of `decode`.
 
-        Args:
-            encoded: (batch, n, d_en); means nothing where no token is kept.
-            positions: (batch or 1, n) position ids.
-            masked: (batch, n) bool: a [MASK]?
-            kept: (batch, n) bool: neither [MASK] nor padding?
-
-        Returns:
-            (batch, n, d_en) behind the head, and the states as of `decode`.
+        Of `encoded`, (batch, n, d_en), only what is `kept` counts, neither `masked` nor padding: (batch, n) bool.
         """
         raise NotImplementedError
 

@@ -92,9 +92,8 @@ def initialize_scaled(model: MaskedLanguageModel) -> None:
 
     Not the paper's: BERT's fixed 0.02 is the fan-in scale of a width in the thousands. At a width of 64 it makes
     what attention brings to a [MASK] a hundredth of the residual stream, and a small run never leaves the unigram
-    plateau. Sinusoids let one head find "the token before" at all positions at once. The encoder's table keeps the
-    scale of the word embeddings it is added to; the decoder's has amplitude 1, as in MAE, for it is added to
-    states that left a LayerNorm.
+    plateau. Sinusoids let one head find "the token before" everywhere at once. The encoder's table keeps the scale of
+    the word embeddings that it is added to; the decoder's has amplitude 1, as in MAE: its states left a LayerNorm.
     """
     with torch.no_grad():
         for module in model.modules():

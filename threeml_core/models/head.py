@@ -47,16 +47,11 @@ def padded_logits(transformed: Tensor, weight: Tensor, bias: Tensor, multiple: i
 
 
 def summed_cross_entropy(transformed: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """Sum of cross-entropies of `transformed @ weight.T + bias`, in nats.
+    """Sum of cross-entropies of `transformed @ weight.T + bias` in nats: (..., d_en), targets (...) -> ().
 
-    On a CPU the logits of rows with a target are made, turned into their gradient in place and used up some rows at a
-    time, so that they are never all held. Compiled, or on a GPU, it is `F.cross_entropy` over the padded vocabulary.
-
-    Args:
-        transformed: (..., d_en).
-        weight: (vocab, d_en).
-        bias: (vocab,).
-        targets: (...,) ids, `IGNORE_INDEX` where nothing is predicted.
+    On a CPU the logits are made, turned into their gradient in place and used up some rows at a time, so that they are
+    never all held, and of rows with a target alone. Compiled, or on a GPU, it is `F.cross_entropy` over the padded
+    vocabulary.
     """
     rows, ids = transformed.flatten(0, -2), targets.flatten()
     if rows.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu"):
