@@ -26,15 +26,15 @@ import torch
 from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor, nn
 
-from threeml_core.clustering import cluster
 from threeml_core.config import make_config
-from threeml_core.data.blocks import TokenBlocks
 from threeml_core.data.prepare import PreparedData
-from threeml_core.device import peak_memory
-from threeml_core.information import JointCounts, corrected_information
+from threeml_core.data.sequences import TokenBlocks
+from threeml_core.information.clustering import cluster
+from threeml_core.information.estimate import JointCounts, corrected_information
+from threeml_core.information.measure import layer_mutual_information
+from threeml_core.information.states import Forward, collect_states, draw_sample
 from threeml_core.masking import CorruptedBatch
-from threeml_core.mutual_information import layer_mutual_information
-from threeml_core.states import Forward, collect_states, draw_sample
+from threeml_core.training.device import peak_memory
 
 TOKENS, CONTEXTS, BLOCK = 1000, 200, 128
 

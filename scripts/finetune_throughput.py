@@ -13,11 +13,11 @@ import tempfile
 import numpy as np
 
 from threeml_core.config import StudyConfig, parse_arguments
-from threeml_core.encoders import open_encoder
-from threeml_core.errors import ParameterError, command_line
-from threeml_core.finetune import finetune, load_tasks, make_setting
-from threeml_core.metrics import interval
-from threeml_core.protocol import planned_tasks, runs_of
+from threeml_core.foundation.errors import ParameterError, command_line
+from threeml_core.glue.encoders import open_encoder
+from threeml_core.glue.finetune import finetune, load_tasks, make_setting
+from threeml_core.glue.metrics import interval
+from threeml_core.glue.protocol import planned_tasks, runs_of
 
 
 def rounds_of(config: StudyConfig, checkpoint: str, rounds: int) -> np.ndarray:

@@ -15,15 +15,14 @@ import torch
 from torch._dynamo.utils import counters
 
 from threeml_core.benchmark.run import run_benchmark
+from threeml_core.benchmark.speeds import lines_of, speeds
 from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
-from threeml_core.data import PreparedData, prepare_data
-from threeml_core.data.prepare import load_prepared
-from threeml_core.device import describe_device
-from threeml_core.evaluation import fixed_corruption, masking_of, validation_blocks
+from threeml_core.data.prepare import PreparedData, load_prepared, prepare_data
 from threeml_core.models.build import build_model
-from threeml_core.pretrain import Trainer
-from threeml_core.results import RunRecord, describe_environment
-from threeml_core.speeds import lines_of, speeds
+from threeml_core.runs.record import RunRecord, describe_environment
+from threeml_core.training.device import describe_device
+from threeml_core.training.evaluation import fixed_corruption, masking_of, validation_blocks
+from threeml_core.training.trainer import Trainer
 
 BLOCKS = Path("runs/gpu_check")
 """Prepared blocks that are brought along, one folder a sequence length."""

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import torch
 
-from threeml_core.archive import write_archive
 from threeml_core.config import StudyConfig, make_config
-from threeml_core.data import prepare_data
-from threeml_core.encoders import open_encoder
-from threeml_core.errors import ParameterError, TrainingError, command_line
-from threeml_core.experiments import prepare as prepare_record
-from threeml_core.files import find_path
-from threeml_core.finetune import finetune_glue, load_tasks
-from threeml_core.log import print_line
-from threeml_core.pretrain import pretrain
-from threeml_core.results import STAGES, load_records
-from threeml_core.study import COMPARISON, comparison_config, study_runs
+from threeml_core.data.prepare import prepare_data
+from threeml_core.foundation.errors import ParameterError, TrainingError, command_line
+from threeml_core.foundation.files import find_path
+from threeml_core.foundation.log import print_line
+from threeml_core.glue.encoders import open_encoder
+from threeml_core.glue.finetune import finetune_glue, load_tasks
+from threeml_core.runs.archive import write_archive
+from threeml_core.runs.record import STAGES, load_records
+from threeml_core.study.results import COMPARISON, comparison_config, study_runs
+from threeml_core.study.run import prepare as prepare_record
+from threeml_core.training.loop import pretrain
 
 PRESET = "ten-minute-gpu"
 LUGGAGE = Path("runs") / PRESET

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from threeml_core.processes import SPIN
+from threeml_core.foundation.processes import SPIN
 
 (NAME,) = SPIN
 SETTINGS = {
@@ -32,8 +32,8 @@ def tokens_per_second(runs_dir: str, seconds: float) -> float:
     import torch
 
     from threeml_core.config import make_config
-    from threeml_core.data import prepare_data
-    from threeml_core.pretrain import Trainer
+    from threeml_core.data.prepare import prepare_data
+    from threeml_core.training.trainer import Trainer
 
     config = make_config({"runs_dir": runs_dir})
     trainer = Trainer(config, prepare_data(config), torch.device("cpu"))

@@ -49,8 +49,8 @@ def train(settings: dict[str, Any]) -> None:
     import torch
 
     from threeml_core.config import make_config
-    from threeml_core.log import no_line
-    from threeml_core.pretrain import pretrain
+    from threeml_core.foundation.log import no_line
+    from threeml_core.training.loop import pretrain
 
     torch.set_num_threads(1)
     pretrain(make_config(settings), no_line)
@@ -98,7 +98,7 @@ def chaos(kills: int, seed: int, folder: Path, text: Path | None = None, log: An
     """
     rng = random.Random(seed)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["threeml_core.pretrain"])
+    context.set_forkserver_preload(["threeml_core.training.loop"])
     settings = {**SETTINGS, **({"corpus": str(text)} if text else {})}
 
     def start(runs_dir: Path, seed: int = 0) -> Any:

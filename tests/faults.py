@@ -1,7 +1,7 @@
 """Bad input and faults, as data: what is done, what comes out, what is kept, which test shows it.
 
-A row of `BAD_INPUTS` is run by `tests/unit/test_faults.py`; a row of `FAULTS` names the test that has it. After a new
-row `python -m tests.faults` renews the table of docs/reliability.md.
+A row of `BAD_INPUTS` is run by `tests/integration/test_faults.py`; a row of `FAULTS` names the test that has it.
+After a new row `python -m tests.faults` renews the table of docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.foundation.files import PROJECT_ROOT
 
 DOCUMENT = PROJECT_ROOT / "docs" / "reliability.md"
 START, END = "<!-- faults: start -->", "<!-- faults: end -->"
@@ -44,7 +44,7 @@ class BadInput:
         given: parameters; or a function that prepares files in the test's folder and returns parameters or arguments.
             In that folder lie `text.txt`, `glue_data/`, and `runs/` with prepared text and one finished run.
         says: a part of the one line that has to come out.
-        command: module below `threeml_core`.
+        command: stage of `threeml`.
     """
 
     id: str
@@ -385,12 +385,10 @@ BAD_INPUTS = [
     ),
     BadInput("plan", "plan_only for a run without a record", NEW | PLAN, "has no record of stage pretrain with"),
     BadInput("no-plan", "the same for a fine-tuning", NEW | PLAN, "has no record of fine-tuning of", "finetune"),
-    BadInput("no-plan-mi", "the same for an analysis", NEW | PLAN, "has no record of stage", "mutual_information"),
+    BadInput("no-plan-mi", "the same for an analysis", NEW | PLAN, "has no record of stage", "information"),
     BadInput("no-plan-speed", "the same for a benchmark", NEW | PLAN, "has no record of stage benchmark", "benchmark"),
     BadInput("sizes", "a list of sizes that is none", {"study_sizes": "4"}, "expected layers x width of encoders"),
-    BadInput(
-        "size-heads", "a size that no heads fill", {"study_sizes": "1x17"}, "expected multiples of", "experiments"
-    ),
+    BadInput("size-heads", "a size that no heads fill", {"study_sizes": "1x17"}, "expected multiples of", "study"),
     # parameters in a file
     BadInput(
         "yaml-broken", "a parameters file with an open bracket", parameters_file("a: [\n"), "cannot read parameters"
@@ -709,7 +707,7 @@ BAD_INPUTS = [
         "a file as the report's runs_dir",
         lambda folder: {"runs_dir": folder / "text.txt", "pages": "00"},
         "cannot make the folder",
-        "reporting",
+        "report",
     ),
     BadInput(
         "runs-file", "a file as runs_dir", lambda folder: {"runs_dir": folder / "text.txt"}, "cannot make the folder"
@@ -988,30 +986,30 @@ BAD_INPUTS = [
         "a mask rate of 1.4 in a list of the study",
         {"study_mask_rates": "0.4,1.4"},
         "mask_rate=1.4",
-        "experiments",
+        "study",
     ),
     BadInput(
         "study-twice",
         "a value twice in a list of the study",
         {"study_depths": "1,1"},
         "above 0 and given once",
-        "experiments",
+        "study",
     ),
     BadInput(
         "study-split",
         "a mask split of two numbers in a list of the study",
         {"study_splits": "80-10"},
         "sum to 100",
-        "experiments",
+        "study",
     ),
-    BadInput("study-task", "an unknown task for a study", {"tasks": "mnil"}, "unknown task 'mnil'", "experiments"),
-    BadInput("workers", "no workers", {"workers": 0}, "workers=0: expected at least 1", "experiments"),
+    BadInput("study-task", "an unknown task for a study", {"tasks": "mnil"}, "unknown task 'mnil'", "study"),
+    BadInput("workers", "no workers", {"workers": 0}, "workers=0: expected at least 1", "study"),
     BadInput(
         "study-length",
         "texts longer than the encoders to be pre-trained take",
         {"max_length": 64},
         "encoder takes at most 32 tokens",
-        "experiments",
+        "study",
     ),
     # mutual information
     BadInput(
@@ -1019,63 +1017,57 @@ BAD_INPUTS = [
         "an unknown run id to analyse",
         {"runs": "self-40-0"},
         "self-40-0 is no finished run",
-        "mutual_information",
+        "information",
     ),
-    BadInput(
-        "mi-path", "a run folder that is not there", {"runs": "/no/such"}, "is no finished run", "mutual_information"
-    ),
+    BadInput("mi-path", "a run folder that is not there", {"runs": "/no/such"}, "is no finished run", "information"),
     BadInput(
         "mi-long",
         "a run with a name of 400 characters",
         {"runs": "a" * 400},
         "File name too long",
-        "mutual_information",
+        "information",
     ),
-    BadInput("mi-user", "a run of an unknown user", {"runs": "~nosuchuser/x"}, "no home folder", "mutual_information"),
-    BadInput("mi-none", "a comma and no run", {"runs": " , "}, "runs is empty", "mutual_information"),
+    BadInput("mi-user", "a run of an unknown user", {"runs": "~nosuchuser/x"}, "no home folder", "information"),
+    BadInput("mi-none", "a comma and no run", {"runs": " , "}, "runs is empty", "information"),
     BadInput(
         "mi-encoder",
         "a run's encoder instead of the run",
         lambda folder: {"runs": run_of(folder) / "encoder"},
         "is no finished run",
-        "mutual_information",
+        "information",
     ),
-    BadInput("mi-layers", "a layer by name", {"state_layers": "last"}, "expected 'all' or layer", "mutual_information"),
-    BadInput(
-        "mi-layer", "a layer beyond the last", {"state_layers": "0,3"}, "there is no layer 3", "mutual_information"
-    ),
-    BadInput("mi-clusters", "more clusters than states", {"clusters": 10**6}, "lower clusters", "mutual_information"),
+    BadInput("mi-layers", "a layer by name", {"state_layers": "last"}, "expected 'all' or layer", "information"),
+    BadInput("mi-layer", "a layer beyond the last", {"state_layers": "0,3"}, "there is no layer 3", "information"),
+    BadInput("mi-clusters", "more clusters than states", {"clusters": 10**6}, "lower clusters", "information"),
     BadInput(
         "mi-text",
         "a run whose text has changed since",
         another_text,
         "the text has changed since",
-        "mutual_information",
+        "information",
     ),
     BadInput(
         "mi-model",
         "a run whose model was cut short",
         run(lambda run: cut(run / "model" / "model.safetensors")),
         "bytes instead of",
-        "mutual_information",
+        "information",
     ),
     BadInput(
         "mi-stage",
         "a run that pre-trained nothing",
         run(lambda run: edit_json(run / "record.json", stage="finetune")),
         "is a run of stage finetune, expected one of pre-training",
-        "mutual_information",
+        "information",
     ),
     BadInput(
         "mi-failed",
         "a run that diverged",
         run(lambda run: edit_json(run / "record.json", failure="it diverged")),
         "has no model: it diverged",
-        "mutual_information",
+        "information",
     ),
-    BadInput(
-        "mi-store", "an unknown place for states", {"states_store": "ram"}, "one of disk, mem", "mutual_information"
-    ),
+    BadInput("mi-store", "an unknown place for states", {"states_store": "ram"}, "one of disk, mem", "information"),
     # benchmark and report
     BadInput(
         "arm", "an unknown model in a benchmark", {"benchmark_arms": "bert"}, "benchmark_arms='bert'", "benchmark"
@@ -1101,12 +1093,10 @@ BAD_INPUTS = [
     BadInput(
         "rates", "a mask rate of 1.5 in a benchmark", {"benchmark_rates": "0.5,1.5"}, "mask_rate=1.5", "benchmark"
     ),
-    BadInput("page", "a page that does not exist", {"pages": "12"}, "pages='12': no notebook 12", "reporting"),
-    BadInput("page-none", "no page", {"pages": ""}, "pages='' is empty", "reporting"),
-    BadInput("page-comma", "a comma and no page", {"pages": "00,"}, "no notebook ''", "reporting"),
-    BadInput(
-        "report-preset", "a report of an unknown preset", {"preset": "smal"}, "did you mean 'small'?", "reporting"
-    ),
+    BadInput("page", "a page that does not exist", {"pages": "12"}, "pages='12': no notebook 12", "report"),
+    BadInput("page-none", "no page", {"pages": ""}, "pages='' is empty", "report"),
+    BadInput("page-comma", "a comma and no page", {"pages": "00,"}, "no notebook ''", "report"),
+    BadInput("report-preset", "a report of an unknown preset", {"preset": "smal"}, "did you mean 'small'?", "report"),
 ]
 
 # -- faults ---------------------------------------------------------------------------------------------------
@@ -1117,571 +1107,571 @@ FAULTS = [
         "`kill -9` of a pre-training, again and again: preparing data, in the loop, saving a state, writing the model",
         "each start goes on after the last saved step",
         "weights and metrics end equal, bit for bit, to those of an undisturbed run; nothing half-written is left",
-        "tests/unit/test_chaos.py::test_killed_runs_end_as_an_undisturbed_one",
+        "tests/integration/test_chaos.py::test_killed_runs_end_as_an_undisturbed_one",
     ),
     Fault(
         "SIGTERM to a pre-training, as schedulers send it",
         "one line with the step, status 143",
         "the state after the current update; the run ends as an undisturbed one, bit for bit",
-        "tests/unit/test_distributed.py::test_sigterm_saves_and_exits_143",
+        "tests/integration/test_distributed.py::test_sigterm_saves_and_exits_143",
     ),
     Fault(
         "SIGTERM while data are prepared",
         "one line, status 143",
         "no half-written folder is left",
-        "tests/unit/test_distributed.py::test_sigterm_while_data_are_prepared",
+        "tests/integration/test_distributed.py::test_sigterm_while_data_are_prepared",
     ),
     Fault(
         "SIGTERM to torchrun; the run goes on with one process instead of two",
         "all processes stop after the same update",
         "the state; batches, corruption and dropout come as they would have",
-        "tests/unit/test_distributed.py::test_begun_with_two_it_goes_on_with_one",
+        "tests/integration/test_distributed.py::test_begun_with_two_it_goes_on_with_one",
     ),
     Fault(
         "an error in one of two processes",
         "its own line; the other says that it lost it; nothing hangs",
         "the states; no record is left",
-        "tests/unit/test_distributed.py::test_an_error_in_one_process_ends_them_all",
+        "tests/integration/test_distributed.py::test_an_error_in_one_process_ends_them_all",
     ),
     Fault(
         "`kill -9` of a notebook's process that waits for torchrun",
         "its processes end within seconds",
         "the states; the lock is free",
-        "tests/unit/test_distributed.py::test_processes_end_with_the_one_that_started_them",
+        "tests/integration/test_distributed.py::test_processes_end_with_the_one_that_started_them",
     ),
     Fault(
         "a batch that the processes cannot share",
         "one line with both numbers, before anything is started",
         "everything",
-        "tests/unit/test_distributed.py::test_a_batch_that_cannot_be_shared",
+        "tests/integration/test_distributed.py::test_a_batch_that_cannot_be_shared",
     ),
     Fault(
         "a GPU too small for a micro-batch",
         "one line: which `micro_batch_size` fits, as tried",
         "the states",
-        "tests/unit/test_distributed.py::test_out_of_memory_says_what_fits",
+        "tests/integration/test_distributed.py::test_out_of_memory_says_what_fits",
     ),
     Fault(
         "the same, with `auto_find_micro_batch_size=True`",
         "the run goes on with the micro-batch that fits; its record says which",
         "the curve is that of a run given this micro-batch",
-        "tests/unit/test_distributed.py::test_out_of_memory_accumulates_when_asked",
+        "tests/integration/test_distributed.py::test_out_of_memory_accumulates_when_asked",
     ),
     Fault(
         "a GPU too small for one block",
         "one line",
         "the states",
-        "tests/unit/test_distributed.py::test_nothing_fits",
+        "tests/integration/test_distributed.py::test_nothing_fits",
     ),
     Fault(
         "a file system that is full while a run trains (a real one, of a few MB)",
         "one line with the file that could not be written",
         "the last state; with more room the run ends as an undisturbed one",
-        "tests/unit/test_disk.py::test_a_full_disk_while_training",
+        "tests/integration/test_disk.py::test_a_full_disk_while_training",
     ),
     Fault(
         "a file system that is full while data are prepared",
         "one line, status 2",
         "nothing half-written is left",
-        "tests/unit/test_disk.py::test_a_full_disk_while_data_are_prepared",
+        "tests/integration/test_disk.py::test_a_full_disk_while_data_are_prepared",
     ),
     Fault(
         "a file system that is read-only",
         "one line that names runs_dir",
         "every file, byte for byte",
-        "tests/unit/test_disk.py::test_a_read_only_disk",
+        "tests/integration/test_disk.py::test_a_read_only_disk",
     ),
     Fault(
         "a Ray worker is killed, or gets SIGTERM as its host is taken away",
         "the run starts again on another one",
         "the study ends",
-        "tests/unit/test_cluster.py::test_lost_workers",
+        "tests/integration/test_cluster.py::test_lost_workers",
     ),
     Fault(
         "a Ray host is lost in the middle of ten runs",
         "its runs start again on the other host",
         "all ten records, none twice",
-        "tests/unit/test_cluster.py::test_a_host_is_lost",
+        "tests/integration/test_cluster.py::test_a_host_is_lost",
     ),
     Fault(
         "a Ray host is lost in the middle of 24 fine-tunings",
         "its runs start again on the other host; RTE, STS-B and MRPC still wait for MNLI",
         "24 records, none twice, the same runs and scores as on one host",
-        "tests/unit/test_cluster.py::test_24_finetunings_and_a_lost_host",
+        "tests/integration/test_cluster.py::test_24_finetunings_and_a_lost_host",
     ),
     Fault(
         "a run's lock that a process of a lost host still holds",
         "the run that was started again waits for it, up to a minute",
         "the run has one writer at any time",
-        "tests/unit/test_cluster.py::test_a_lock_that_a_lost_host_still_holds_is_waited_for",
+        "tests/integration/test_cluster.py::test_a_lock_that_a_lost_host_still_holds_is_waited_for",
     ),
     Fault(
         "`kill -9` of the driver of a study on Ray",
         "Ray and its workers end with it",
         "finished runs; the next call does what is missing",
-        "tests/unit/test_cluster.py::test_the_driver_is_killed",
+        "tests/integration/test_cluster.py::test_the_driver_is_killed",
     ),
     Fault(
         "no Ray cluster at `ray_address`, an error in a run on Ray, a run too large for every host",
         "one line each",
         "finished runs",
-        "tests/unit/test_cluster.py::test_what_a_user_has_to_know_comes_back_in_one_line",
+        "tests/integration/test_cluster.py::test_what_a_user_has_to_know_comes_back_in_one_line",
     ),
     Fault(
         "a study planned on a host with another kind of device than the run's",
         "one line: start it on a host like those that do the runs",
         "the record under its own name",
-        "tests/unit/test_sweep.py::test_a_run_that_is_another_one_here",
+        "tests/unit/runs/test_sweep.py::test_a_run_that_is_another_one_here",
     ),
     Fault(
         "a run saved and loaded in the middle, with dropout on",
         "the following losses and weights are the same, bit for bit",
         "weights, moments, where the run stands",
-        "tests/unit/test_pretrain.py::test_resume_is_bit_for_bit",
+        "tests/unit/training/test_checkpoint.py::test_resume_is_bit_for_bit",
     ),
     Fault(
         "a loss that is not finite, made so at step 7",
         "one line: the step, where the last good state is, the paper's remedy",
         "the last good state; the run goes on from it",
-        "tests/unit/test_pretrain.py::test_loss_not_finite",
+        "tests/integration/test_pretrain.py::test_loss_not_finite",
     ),
     Fault(
         "a training loss that stays above that of a uniform guess after the warm-up (learning_rate 10)",
         "one line, as for a loss that is not finite; the run is recorded as diverged and no encoder is exported",
         "the record, with the reason; the other runs of a study go on",
-        "tests/unit/test_pretrain.py::test_a_run_that_blew_up_is_no_success",
+        "tests/integration/test_pretrain.py::test_a_run_that_blew_up_is_no_success",
     ),
     Fault(
         "a result that is not finite",
         "one line; no JSON file ever holds Infinity or NaN",
         "the file before, if there is one",
-        "tests/unit/test_pretrain.py::test_json_holds_no_number_that_other_readers_refuse",
+        "tests/unit/foundation/test_files.py::test_json_holds_no_number_that_other_readers_refuse",
     ),
     Fault(
         "mutual information from so few states that its bias cannot be taken out (under 5 for each cell in use)",
         "the values, marked as from too few states, and no verdict",
         "the record",
-        "tests/unit/test_information.py::test_what_gives_no_verdict",
+        "tests/unit/information/test_findings.py::test_what_gives_no_verdict",
     ),
     Fault(
         "two models compared with one or two fine-tuning seeds a side",
         "the difference and its interval over examples alone; no p-value, and the table says why",
         "the record",
-        "tests/unit/test_metrics.py::test_few_seeds_give_no_p_value",
+        "tests/unit/glue/test_metrics.py::test_few_seeds_give_no_p_value",
     ),
     Fault(
         "a report made from records of before the bias study was recorded",
         "one sentence in its place; the page is made",
         "the records",
-        "tests/unit/test_information.py::test_records_without_a_bias_study_say_so",
+        "tests/unit/information/test_findings.py::test_records_without_a_bias_study_say_so",
     ),
     Fault(
         "a run that ends on the unigram plateau",
         "a warning with both perplexities and what to try",
         "the run; its record says so",
-        "tests/unit/test_pretrain.py::test_a_run_says_what_it_makes_of_the_text",
+        "tests/integration/test_pretrain.py::test_a_run_says_what_it_makes_of_the_text",
     ),
     Fault(
         "parameters that explode",
         "one line; no state is written",
         "the state before, if there is one",
-        "tests/unit/test_pretrain.py::test_exploded_parameters_are_not_saved",
+        "tests/integration/test_pretrain.py::test_exploded_parameters_are_not_saved",
     ),
     Fault(
         "the newest saved state cut to half its size",
         "a warning that names it; the run goes on from the state before and ends as an undisturbed one",
         "the damaged file, for a look, and the older state",
-        "tests/unit/test_pretrain.py::test_a_damaged_state_falls_back_to_the_one_before[truncated]",
+        "tests/integration/test_pretrain.py::test_a_damaged_state_falls_back_to_the_one_before[truncated]",
     ),
     Fault(
         "one bit changed in the newest saved state",
         "a warning that names it; the run goes on from the state before and ends as an undisturbed one",
         "the damaged file, for a look, and the older state",
-        "tests/unit/test_pretrain.py::test_a_damaged_state_falls_back_to_the_one_before[flipped]",
+        "tests/integration/test_pretrain.py::test_a_damaged_state_falls_back_to_the_one_before[flipped]",
     ),
     Fault(
         "every saved state damaged",
         "one line: none can be loaded, and what to remove to start again",
         "the damaged files",
-        "tests/unit/test_pretrain.py::test_all_states_damaged",
+        "tests/integration/test_pretrain.py::test_all_states_damaged",
     ),
     Fault(
         "a saved state of another model",
         "one line: it is of another model",
         "all other files",
-        "tests/unit/test_pretrain.py::test_a_state_of_another_model",
+        "tests/integration/test_pretrain.py::test_a_state_of_another_model",
     ),
     Fault(
         "a system clock that goes back a day at every look",
         "the same results; durations come from a clock that does not jump",
         "the whole run",
-        "tests/unit/test_pretrain.py::test_the_clock_jumps",
+        "tests/integration/test_pretrain.py::test_the_clock_jumps",
     ),
     Fault(
         "a full disk while a state is saved",
         "one line: the disk is full",
         "the state before, byte for byte; no part of the new one",
-        "tests/unit/test_pretrain.py::test_disk_full_while_saving_keeps_the_previous_state",
+        "tests/unit/training/test_checkpoint.py::test_disk_full_while_saving_keeps_the_previous_state",
     ),
     Fault(
         "a second process on the same run",
         "one line: it is being written by another process",
         "the run of the first process",
-        "tests/unit/test_pretrain.py::test_two_processes_do_not_write_the_same_run",
+        "tests/integration/test_pretrain.py::test_two_processes_do_not_write_the_same_run",
     ),
     Fault(
         "the folder of a run removed while it runs, and the run begun anew by another process",
         "one line: the first process stops at its next metrics",
         "the other's run; no record tells the sizes of files that still grow",
-        "tests/unit/test_pretrain.py::test_a_folder_removed_under_a_run[True]",
+        "tests/integration/test_pretrain.py::test_a_folder_removed_under_a_run[True]",
     ),
     Fault(
         "a pre-training under papermill that fails",
         "the one line stands last in the terminal, behind papermill's own traceback, and alone in the notebook",
         "the states",
-        "tests/notebooks/test_notebooks.py::test_a_run_that_fails_ends_with_one_line",
+        "tests/integration/notebooks/test_notebooks.py::test_a_run_that_fails_ends_with_one_line",
     ),
     Fault(
         "a model called with an argument that means nothing to it, such as `label` or `position_ids`",
         "one line with its name and the arguments there are",
         "nothing is passed over",
-        "tests/unit/test_models.py::test_an_argument_that_means_nothing_is_refused",
+        "tests/unit/models/test_models.py::test_an_argument_that_means_nothing_is_refused",
     ),
     Fault(
         "records of an older version of the package",
         "they are passed over; damaged ones are named in one line",
         "the old files",
-        "tests/unit/test_pretrain.py::test_records_of_an_older_schema_are_passed_over",
+        "tests/unit/runs/test_record.py::test_records_of_an_older_schema_are_passed_over",
     ),
     Fault(
         "a finished run asked for again",
         "its record is read, nothing is trained",
         "the record, untouched",
-        "tests/unit/test_pretrain.py::test_a_finished_run_is_not_repeated",
+        "tests/integration/test_pretrain.py::test_a_finished_run_is_not_repeated",
     ),
     Fault(
         "one bit changed in the weights of a finished run",
         "one line: damaged run",
         "all other files",
-        "tests/unit/test_pretrain.py::test_damaged_run[flipped]",
+        "tests/integration/test_pretrain.py::test_damaged_run[flipped]",
     ),
     Fault(
         "a finished run whose encoder was removed",
         "one line: damaged run",
         "all other files",
-        "tests/unit/test_pretrain.py::test_damaged_run[encoder]",
+        "tests/integration/test_pretrain.py::test_damaged_run[encoder]",
     ),
     Fault(
         "text with more special tokens than the mask rate leaves room for",
         "one line, before the run starts",
         "no run folder is made",
-        "tests/unit/test_pretrain.py::test_more_special_tokens_than_the_rate_allows",
+        "tests/integration/test_pretrain.py::test_more_special_tokens_than_the_rate_allows",
     ),
     # text
     Fault(
         "a full disk while text is prepared",
         "one line: the disk is full",
         "no half-prepared folder stays",
-        "tests/unit/test_data.py::test_disk_full_leaves_nothing",
+        "tests/unit/data/test_prepare.py::test_disk_full_leaves_nothing",
     ),
     Fault(
         "prepared blocks cut short in the cache",
         "one line: damaged data cache, remove the folder",
         "all other files",
-        "tests/unit/test_data.py::test_damaged_cache",
+        "tests/unit/data/test_prepare.py::test_damaged_cache",
     ),
     Fault(
         "token ids beyond the vocabulary in prepared blocks",
         "one line when such a block is read: damaged data cache, remove the folder",
         "all other files; a run that was started keeps its last state",
-        "tests/unit/test_data.py::test_token_ids_beyond_the_vocabulary",
+        "tests/unit/data/test_sequences.py::test_token_ids_beyond_the_vocabulary",
     ),
     Fault(
         "a zst file cut at any byte",
         "one line: it is damaged or truncated; frames one after the other are read as one text",
         "everything",
-        "tests/unit/test_data.py::test_zst_cut_at_any_byte",
+        "tests/unit/data/test_corpus.py::test_zst_cut_at_any_byte",
     ),
     Fault(
         "a change of the corpus after it was prepared",
         "the text is prepared anew",
         "what was prepared before",
-        "tests/unit/test_data.py::test_cache_is_used_and_follows_content",
+        "tests/unit/data/test_prepare.py::test_cache_is_used_and_follows_content",
     ),
     Fault(
         "no network for a corpus on the hub",
         "one line: the hub did not give it",
         "everything",
-        "tests/unit/test_data.py::test_no_network_for_the_hub",
+        "tests/unit/data/test_corpus.py::test_no_network_for_the_hub",
     ),
     Fault(
         "a hub that refuses, has no address or does not answer: for a corpus, tasks, a tokenizer or a checkpoint",
         "one line with the address within 5 seconds",
         "everything",
-        "tests/unit/test_data.py::test_a_hub_that_cannot_be_reached",
+        "tests/integration/test_hub.py::test_a_hub_that_cannot_be_reached",
     ),
     Fault(
         "the same, with what is asked for in the hub's cache",
         "it is read from there",
         "everything",
-        "tests/unit/test_data.py::test_what_the_cache_holds_is_used_without_the_hub",
+        "tests/integration/test_hub.py::test_what_the_cache_holds_is_used_without_the_hub",
     ),
     Fault(
         "hidden copies, such as `.ipynb_checkpoints`, and other files in a folder of texts",
         "they are not read; how many of each kind is said and kept with the text",
         "everything",
-        "tests/unit/test_data.py::test_what_is_passed_over_in_a_folder",
+        "tests/unit/data/test_folders.py::test_what_is_passed_over_in_a_folder",
     ),
     Fault(
         "links in a folder of texts: to folders, upwards, in circles, to the same file",
         "folders are followed; every text is read once",
         "everything",
-        "tests/unit/test_data.py::test_links_are_followed_and_nothing_is_read_twice",
+        "tests/unit/data/test_folders.py::test_links_are_followed_and_nothing_is_read_twice",
     ),
     Fault(
         "validation documents that are training documents too",
         "a warning with their number, which is kept with the text and in records",
         "everything",
-        "tests/unit/test_data.py::test_validation_documents_that_are_in_training_too",
+        "tests/unit/data/test_prepare.py::test_validation_documents_that_are_in_training_too",
     ),
     Fault(
         "half a character in a text",
         "it becomes a question mark",
         "all other text",
-        "tests/unit/test_data.py::test_half_a_character_does_not_stop_a_run",
+        "tests/unit/data/test_corpus.py::test_half_a_character_does_not_stop_a_run",
     ),
     # files
     Fault(
         "two processes that write the same file at once",
         "each writes all of it, one after the other comes to stand there",
         "the file of either; neither removes what the other is writing",
-        "tests/unit/test_files.py::test_two_processes_write_the_same_file",
+        "tests/unit/foundation/test_files.py::test_two_processes_write_the_same_file",
     ),
     Fault(
         "two processes that note the hashes of different corpora at once",
         "both are noted",
         "the hashes of both",
-        "tests/unit/test_files.py::test_two_processes_note_hashes",
+        "tests/unit/foundation/test_files.py::test_two_processes_note_hashes",
     ),
     Fault(
         "a kill between the two steps that put a new folder in the place of an old one",
         "the next start puts the old folder back, then goes on",
         "the old folder, until the new one is whole",
-        "tests/unit/test_files.py::test_a_kill_between_the_two_steps_of_a_folder",
+        "tests/unit/foundation/test_files.py::test_a_kill_between_the_two_steps_of_a_folder",
     ),
     Fault(
         "temporary files of a process that was killed",
         "the next writer of the same file removes them",
         "those of living processes",
-        "tests/unit/test_files.py::test_leftovers_of_the_dead_are_removed",
+        "tests/unit/foundation/test_files.py::test_leftovers_of_the_dead_are_removed",
     ),
     # fine-tuning
     Fault(
         "`kill -9` of a fine-tuning study",
         "the same command does what is missing",
         "finished runs; the one that was cut is done again",
-        "tests/unit/test_finetune.py::test_a_killed_study_goes_on",
+        "tests/integration/test_finetune.py::test_a_killed_study_goes_on",
     ),
     Fault(
         "a run of the grid that diverges",
         "it is recorded and counted as failed; the study goes on",
         "all other runs; the failure is not tried again",
-        "tests/unit/test_finetune.py::test_diverged_runs_are_recorded_and_counted",
+        "tests/integration/test_finetune.py::test_diverged_runs_are_recorded_and_counted",
     ),
     Fault(
         "every MNLI run diverges, and RTE starts from MNLI",
         "RTE is recorded as failed and has no score",
         "the other tasks and their scores",
-        "tests/unit/test_finetune.py::test_if_every_run_failed_there_is_no_score",
+        "tests/integration/test_finetune.py::test_if_every_run_failed_there_is_no_score",
     ),
     Fault(
         "a model that gives one answer to everything",
         "it is counted as collapsed; an undefined metric counts as 0 and is named",
         "the run with its answers",
-        "tests/unit/test_finetune.py::test_constant_answers_are_counted_as_collapsed",
+        "tests/integration/test_finetune.py::test_constant_answers_are_counted_as_collapsed",
     ),
     Fault(
         "the encoder that RTE starts from is gone, or was half written",
         "that MNLI run is fine-tuned again for its encoder",
         "its record and predictions, untouched",
-        "tests/unit/test_finetune.py::test_a_lost_encoder_is_made_again",
+        "tests/integration/test_finetune.py::test_a_lost_encoder_is_made_again",
     ),
     Fault(
         "tokenised tasks damaged in the cache",
         "one line: damaged data cache",
         "all other files",
-        "tests/unit/test_finetune.py::test_a_task_is_tokenised_once",
+        "tests/unit/glue/test_encode.py::test_a_task_is_tokenised_once",
     ),
     Fault(
         "a bad label in the last of eight tasks",
         "one line with file and line number, before any run",
         "everything; no run has begun",
-        "tests/unit/test_finetune.py::test_nothing_starts_on_bad_input",
+        "tests/integration/test_finetune.py::test_nothing_starts_on_bad_input",
     ),
     Fault(
         "malformed rows, with `skip_bad_rows`",
         "they are left out and counted in the record",
         "all good rows",
-        "tests/unit/test_tasks.py::test_bad_rows_can_be_left_out_and_are_counted",
+        "tests/unit/glue/test_readers.py::test_bad_rows_can_be_left_out_and_are_counted",
     ),
     Fault(
         "the tokenizer of another encoder beside the weights",
         "one line: it does not fit",
         "everything",
-        "tests/unit/test_finetune.py::test_bad_checkpoints",
+        "tests/unit/glue/test_encoders.py::test_bad_checkpoints",
     ),
     Fault(
         "answers on different examples compared in pairs",
         "one line: not the same validation examples",
         "both files",
-        "tests/unit/test_metrics.py::test_comparing_different_examples_is_refused",
+        "tests/unit/glue/test_metrics.py::test_comparing_different_examples_is_refused",
     ),
     # studies and workers
     Fault(
         "`kill -9` of a whole study with workers",
         "the same command does what is missing",
         "all finished runs, untouched",
-        "tests/unit/test_experiments.py::test_killed_and_started_again",
+        "tests/integration/test_experiments.py::test_killed_and_started_again",
     ),
     Fault(
         "a pre-training of a study that diverges",
         "it is recorded as failed; the study goes on",
         "all other runs; the failure is not tried again",
-        "tests/unit/test_experiments.py::test_a_run_that_diverges_does_not_end_the_study",
+        "tests/integration/test_experiments.py::test_a_run_that_diverges_does_not_end_the_study",
     ),
     Fault(
         "an unknown task in a study",
         "one line, before any run",
         "everything; no run has begun",
-        "tests/unit/test_experiments.py::test_bad_input_before_any_run",
+        "tests/integration/test_experiments.py::test_bad_input_before_any_run",
     ),
     Fault(
         "a worker killed, as for want of memory",
         "one line: run again, with fewer workers",
         "all finished runs",
-        "tests/unit/test_sweep.py::test_a_killed_worker_is_reported",
+        "tests/integration/test_workers.py::test_a_killed_worker_is_reported",
     ),
     Fault(
         "an error in a worker",
         "the study ends with that error and begins no further run",
         "the runs that are finished",
-        "tests/unit/test_sweep.py::test_an_error_in_a_worker_ends_the_study",
+        "tests/integration/test_workers.py::test_an_error_in_a_worker_ends_the_study",
     ),
     Fault(
         "a study killed while its workers compute",
         "the workers end within seconds",
         "all finished runs; none half-recorded",
-        "tests/unit/test_sweep.py::test_workers_do_not_outlive_the_study",
+        "tests/integration/test_workers.py::test_workers_do_not_outlive_the_study",
     ),
     Fault(
         "an error in the second of two runs",
         "the error comes out",
         "the first run; a damaged record of it is named later",
-        "tests/unit/test_sweep.py::test_an_error_keeps_what_was_done",
+        "tests/unit/runs/test_sweep.py::test_an_error_keeps_what_was_done",
     ),
     # mutual information
     Fault(
         "a kill while states are collected",
         "the next start goes on with the next group of blocks",
         "the states on disk; files end equal, byte for byte",
-        "tests/unit/test_states.py::test_a_killed_collection_goes_on",
+        "tests/unit/information/test_states.py::test_a_killed_collection_goes_on",
     ),
     Fault(
         "a kill between two layers",
         "the next start measures the missing layers only",
         "the layers measured before",
-        "tests/unit/test_states.py::test_a_killed_study_keeps_its_layers",
+        "tests/integration/test_information.py::test_a_killed_study_keeps_its_layers",
     ),
     Fault(
         "a progress file that is damaged or of other states",
         "it counts for nothing; the states are collected again",
         "the result is the same, byte for byte",
-        "tests/unit/test_states.py::test_progress_that_is_of_no_use_counts_for_nothing",
+        "tests/unit/information/test_states.py::test_progress_that_is_of_no_use_counts_for_nothing",
     ),
     Fault(
         "states on disk cut short, changed or of another model",
         "one line that names the file or folder",
         "all other files",
-        "tests/unit/test_states.py::test_damage_is_one_line",
+        "tests/unit/information/test_states.py::test_damage_is_one_line",
     ),
     Fault(
         "too little disk for the states",
         "one line, before anything is written",
         "everything",
-        "tests/unit/test_states.py::test_too_little_disk_is_seen_before_anything_is_written",
+        "tests/unit/information/test_states.py::test_too_little_disk_is_seen_before_anything_is_written",
     ),
     Fault(
         "too little memory for the states of a layer",
         "one line: take fewer states, or keep them on disk",
         "everything",
-        "tests/unit/test_states.py::test_memory_takes_as_many_layers_as_fit",
+        "tests/unit/information/test_states.py::test_memory_takes_as_many_layers_as_fit",
     ),
     Fault(
         "a state beyond the range of float16",
         "one line that names the layer",
         "all other files",
-        "tests/unit/test_states.py::test_states_beyond_float16",
+        "tests/unit/information/test_states.py::test_states_beyond_float16",
     ),
     Fault(
         "a run whose decoder was removed",
         "one line: the model is missing or has no decoder",
         "all other files",
-        "tests/unit/test_states.py::test_a_run_without_its_decoder_or_with_another_text",
+        "tests/integration/test_information.py::test_a_run_without_its_decoder_or_with_another_text",
     ),
     Fault(
         "states that are not a number",
         "one line",
         "everything",
-        "tests/unit/test_information.py::test_states_that_are_not_finite",
+        "tests/unit/information/test_clustering.py::test_states_that_are_not_finite",
     ),
     # benchmark and report
     Fault(
         "a machine too noisy for a benchmark",
         "no speed is given, status 75",
         "the record, which says so; the next call measures again",
-        "tests/unit/test_benchmark.py::test_measured_once_unless_it_gave_no_speed",
+        "tests/integration/test_benchmark.py::test_measured_once_unless_it_gave_no_speed",
     ),
     Fault(
         "a machine that others keep busy when a benchmark is to start",
         "it is waited for, then one line, status 75; a report's page is made, and gives no speed",
         "all files; nothing is recorded",
-        "tests/unit/test_benchmark.py::test_a_busy_machine_is_refused",
+        "tests/integration/test_benchmark.py::test_a_busy_machine_is_refused",
     ),
     Fault(
         "a kill between two sessions of a benchmark",
         "the same command measures the sessions that are missing",
         "the sessions before",
-        "tests/unit/test_benchmark.py::test_each_session_is_a_process_and_finished_ones_stay",
+        "tests/integration/test_benchmark.py::test_each_session_is_a_process_and_finished_ones_stay",
     ),
     Fault(
         "a notebook of the report that fails",
         "it is named; the others are executed; no page of it is made",
         "the notebooks that were executed before",
-        "tests/notebooks/test_report.py::test_notebooks_are_executed_where_out_of_date",
+        "tests/integration/notebooks/test_report.py::test_notebooks_are_executed_where_out_of_date",
     ),
     Fault(
         "a run deleted that a page shows",
         "that page is made again",
         "all other pages",
-        "tests/notebooks/test_report.py::test_a_page_whose_run_is_gone_is_made_again",
+        "tests/integration/notebooks/test_report.py::test_a_page_whose_run_is_gone_is_made_again",
     ),
     Fault(
         "an executed notebook that ended in an error",
         "one line; no report is built",
         "the report before, whole",
-        "tests/notebooks/test_report.py::test_warnings_stay_and_failures_are_refused",
+        "tests/integration/notebooks/test_report.py::test_warnings_stay_and_failures_are_refused",
     ),
     Fault(
         "a misspelt parameter given to a notebook",
         "papermill ends with that one line",
         "everything",
-        "tests/notebooks/test_notebooks.py::test_a_misspelt_parameter_is_refused",
+        "tests/integration/notebooks/test_notebooks.py::test_a_misspelt_parameter_is_refused",
     ),
     Fault(
         "the cells of a notebook run again after an edit",
         "they run; what later cells defined is not in the way",
         "the runs done before",
-        "tests/notebooks/test_notebooks.py::test_cells_can_be_run_again",
+        "tests/integration/notebooks/test_notebooks.py::test_cells_can_be_run_again",
     ),
 ]
 
@@ -1696,7 +1686,7 @@ def render() -> str:
             f"{row.done} (`{row.command}`)",
             f"one line, status 2: `... {row.says} ...`",
             "all files, byte for byte",
-            f"tests/unit/test_faults.py::test_bad_input[{row.id}]",
+            f"tests/integration/test_faults.py::test_bad_input[{row.id}]",
         )
         for row in BAD_INPUTS
     ]

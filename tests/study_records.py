@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from threeml_core.config import StudyConfig, identity_parameters
-from threeml_core.files import fingerprint
-from threeml_core.protocol import planned_tasks, runs_of
-from threeml_core.results import RunRecord
-from threeml_core.study import StudyRun, finetune_configs
+from threeml_core.foundation.files import fingerprint
+from threeml_core.glue.protocol import planned_tasks, runs_of
+from threeml_core.runs.record import RunRecord
+from threeml_core.study.results import StudyRun, finetune_configs
 
 ENVIRONMENT = {
     "commit": None,

@@ -24,9 +24,9 @@ from typing import Any, NoReturn, Optional
 
 import yaml
 
-from threeml_core.errors import ParameterError
-from threeml_core.files import PROJECT_ROOT, utf16_of
-from threeml_core.processes import spin_briefly
+from threeml_core.foundation.errors import ParameterError
+from threeml_core.foundation.files import PROJECT_ROOT, utf16_of
+from threeml_core.foundation.processes import spin_briefly
 
 ARCHITECTURES = ("vanilla", "self", "cross")
 
@@ -180,7 +180,7 @@ class StudyConfig:
     kmeans_passes: int = parameter(1, "times that every state moves a centre")
     kmeans_batch_size: int = parameter(4096, "states between two moves; at least `clusters` are taken")
 
-    # the study: which runs the tables and figures need (threeml_core.study); their settings are those above
+    # the study: which runs the tables and figures need (threeml_core.study.results); their settings are those above
     study_mask_rates: str = parameter("0.15,0.2,0.3,0.4,0.5,0.6", "Figures 3 and 5: mask rates")
     study_depths: str = parameter("1,2,4,8", "Table 2a: decoder blocks")
     study_widths: str = parameter("256,512,768,1024", "Table 2b: decoder widths")
@@ -1051,3 +1051,20 @@ def parse_arguments(description: str, arguments: list[str] | None = None) -> Stu
         given |= _read_yaml(Path(file))
     given |= dict(options.parameter)
     return make_config(given)
+
+
+def variant(config: StudyConfig, **changes: Any) -> StudyConfig:
+    """`config` with other values; 3ML_cross always with pre-LN (section 3.3: post-LN does not work).
+
+    A decoder of another width has heads as wide as the encoder's.
+    """
+    if changes.get("architecture", config.architecture) == "cross":
+        changes = {"layer_norm": "pre", **changes}
+    if "decoder_hidden_size" in changes:
+        changes = {"decoder_num_attention_heads": None, **changes}
+    return config.replace(**changes)
+
+
+def study_steps(config: StudyConfig) -> int:
+    """Updates of the models of Tables 1 and 3 and Figure 4."""
+    return config.study_steps or config.max_steps

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from threeml_core.config import CorruptionCounts, corruption_counts, largest_mask_rate, parse_mask_split
-from threeml_core.errors import ParameterError
+from threeml_core.foundation.errors import ParameterError
 
 IGNORE_INDEX = -100
 """Label of a position that is not predicted (Hugging Face's and torch's convention)."""

@@ -25,7 +25,7 @@ class PrintedValue:
             (ratio, in the text only), `parameters` (millions), `budget` (percent), `updates` (thousands),
             `encoder_share` (percent), `v100_hours`, `perplexity`, `best_mask_rate` and `<task>_best_mask_rate`
             (percent; figures without numbers, what the text says of them), `glue_average`, `ablation_average` and
-            `<task>_<metric>` with the names of `threeml_core.tasks` (all times 100, as printed; MNLI's accuracy in
+            `<task>_<metric>` with the names of `threeml_core.glue.tasks` (all times 100, as printed; MNLI's accuracy in
             ablations is weighted over its two sets).
         printed: the figure as printed; its decimals say how it was rounded.
         note: what is known about a figure that the formula does not give.

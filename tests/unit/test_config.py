@@ -22,8 +22,8 @@ from threeml_core.config import (
     preset_names,
     resolve_parameters,
 )
-from threeml_core.errors import ParameterError
-from threeml_core.files import PROJECT_ROOT
+from threeml_core.foundation.errors import ParameterError
+from threeml_core.foundation.files import PROJECT_ROOT
 
 
 def test_every_parameter_has_a_meaning() -> None:

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from threeml_core.errors import ParameterError
+from threeml_core.foundation.errors import ParameterError
 from threeml_core.masking import CorruptedBatch, Masking, RaggedBatch, corrupt
 
 SPECIAL = (0, 1, 2, 3, 4)

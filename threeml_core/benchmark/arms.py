@@ -16,10 +16,11 @@ from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling
 
 from threeml_core import flops
 from threeml_core.config import BENCHMARK_ARMS, MODEL_NAMES, StudyConfig, parse_grid, parse_names
-from threeml_core.data import PreparedData
+from threeml_core.data.prepare import PreparedData
 from threeml_core.models.build import build_model
-from threeml_core.optim import make_optimizer
-from threeml_core.pretrain import Batches, Trainer, precision_of
+from threeml_core.training.batches import Batches
+from threeml_core.training.optim import make_optimizer
+from threeml_core.training.trainer import Trainer, precision_of
 
 
 @dataclasses.dataclass(frozen=True)

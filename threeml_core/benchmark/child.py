@@ -8,8 +8,8 @@ import sys
 from threeml_core.benchmark.load import Patience
 from threeml_core.benchmark.run import measure_session
 from threeml_core.config import make_config
-from threeml_core.errors import command_line
-from threeml_core.processes import leave_if_asked
+from threeml_core.foundation.errors import command_line
+from threeml_core.foundation.processes import leave_if_asked
 
 
 @command_line

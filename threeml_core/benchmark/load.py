@@ -7,9 +7,9 @@ import os
 import time
 from pathlib import Path
 
-from threeml_core.log import Log
-from threeml_core.processes import available_cores
-from threeml_core.speeds import BUSY_LIMIT, LOAD_LIMIT
+from threeml_core.benchmark.speeds import BUSY_LIMIT, LOAD_LIMIT
+from threeml_core.foundation.log import Log
+from threeml_core.foundation.processes import available_cores
 
 PROBE_SECONDS = 1.0
 """For so long this process looks at the others and does nothing."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from threeml_core.benchmark.arms import Arm, make_runner
-from threeml_core.data import PreparedData
-from threeml_core.device import peak_memory, reset_peak_memory
-from threeml_core.log import Log
+from threeml_core.data.prepare import PreparedData
+from threeml_core.foundation.log import Log
+from threeml_core.training.device import peak_memory, reset_peak_memory
 
 STEPS = 3
 

@@ -14,11 +14,10 @@ from typing import Any
 
 from threeml_core.benchmark.memory import in_own_process
 from threeml_core.config import StudyConfig
-from threeml_core.data import PreparedData, prepare_data
 from threeml_core.data.corpus import load_corpus
-from threeml_core.data.prepare import is_prepared
-from threeml_core.device import peak_memory
-from threeml_core.log import Log
+from threeml_core.data.prepare import PreparedData, is_prepared, prepare_data
+from threeml_core.foundation.log import Log
+from threeml_core.training.device import peak_memory
 
 
 @dataclasses.dataclass(frozen=True)

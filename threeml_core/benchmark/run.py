@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from threeml_core import ledger
 from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
 from threeml_core.benchmark.breakdown import breakdown
 from threeml_core.benchmark.load import Load, Patience, wait_until_idle
@@ -18,23 +17,15 @@ from threeml_core.benchmark.preparation import compare_preparation
 from threeml_core.benchmark.scaling import measure_scaling
 from threeml_core.benchmark.session import in_new_process
 from threeml_core.benchmark.speed import matrix_product_ceiling, take_turns
+from threeml_core.benchmark.speeds import benchmark_records, scipy_stats, why_no_speed, why_no_verdict
 from threeml_core.config import BENCHMARK_PARAMETERS, BENCHMARK_PARTS, StudyConfig, identity_parameters, parse_names
-from threeml_core.data import PreparedData, prepare_data
-from threeml_core.device import choose_device, describe_device
-from threeml_core.errors import BusyError
-from threeml_core.files import PROJECT_ROOT, exclusive, fingerprint, sha256_file
-from threeml_core.log import Log, no_line, print_line
-from threeml_core.pretrain import precision_of
-from threeml_core.results import (
-    RunRecord,
-    describe_environment,
-    now,
-    read_record,
-    run_folder,
-    run_id,
-    write_record,
-)
-from threeml_core.speeds import scipy_stats, why_no_speed, why_no_verdict
+from threeml_core.data.prepare import PreparedData, prepare_data
+from threeml_core.foundation.errors import BusyError
+from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, sha256_file
+from threeml_core.foundation.log import Log, no_line, print_line
+from threeml_core.runs.record import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
+from threeml_core.training.device import choose_device, describe_device
+from threeml_core.training.trainer import precision_of
 
 STAGE = "benchmark"
 
@@ -42,9 +33,9 @@ STAGE = "benchmark"
 def code_fingerprint() -> str:
     """Of what is measured: a change of the code is measured again."""
     package = PROJECT_ROOT / "threeml_core"
-    names = ("models", "benchmark", "data")
-    files = [path for name in names for path in sorted((package / name).glob("*.py"))]
-    files += [package / f"{name}.py" for name in ("masking", "optim", "pretrain", "processes")]
+    rooms = ("models", "benchmark", "data", "training")
+    files = [path for room in rooms for path in sorted((package / room).glob("*.py"))]
+    files += [package / "masking.py", package / "foundation" / "processes.py"]
     return fingerprint([sha256_file(path) for path in files], 32)
 
 
@@ -71,7 +62,7 @@ def run_benchmark(
         BusyError: the machine is busy; nothing is recorded.
     """
     if config.plan_only:
-        return ledger.benchmark(config)
+        return benchmark_records(config)
     patience = patience or Patience()
     if config.benchmark_sessions > 1:
         scipy_stats()  # before anything is measured

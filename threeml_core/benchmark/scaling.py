@@ -13,10 +13,10 @@ import torch
 from threeml_core import flops
 from threeml_core.benchmark.arms import wait_for
 from threeml_core.config import ARCHITECTURES, StudyConfig
-from threeml_core.data import PreparedData
-from threeml_core.data.blocks import TokenBlocks, widen
-from threeml_core.log import Log
-from threeml_core.pretrain import Trainer
+from threeml_core.data.prepare import PreparedData
+from threeml_core.data.sequences import TokenBlocks, widen
+from threeml_core.foundation.log import Log
+from threeml_core.training.trainer import Trainer
 
 TURNS = 3
 """Times that each point takes its turn with the geometry itself, after one step each that is not timed."""

@@ -11,9 +11,9 @@ import tempfile
 
 from threeml_core.benchmark.load import Patience
 from threeml_core.config import StudyConfig, given_parameters
-from threeml_core.errors import BusyError, StudyError
-from threeml_core.log import Log
-from threeml_core.processes import LEAVE, ended_with_us
+from threeml_core.foundation.errors import BusyError, StudyError
+from threeml_core.foundation.log import Log
+from threeml_core.foundation.processes import LEAVE, ended_with_us
 
 
 def in_new_process(config: StudyConfig, number: int, refuse: bool, patience: Patience, log: Log) -> None:

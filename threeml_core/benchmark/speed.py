@@ -1,4 +1,4 @@
-"""Timing in turns: every arm takes its turn in every round; `threeml_core.speeds` compares within rounds."""
+"""Timing in turns: every arm takes its turn in every round; `threeml_core.benchmark.speeds` compares within rounds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 from threeml_core.benchmark.arms import Runner, wait_for
 from threeml_core.benchmark.load import OthersMeter
-from threeml_core.log import Log
-from threeml_core.speeds import AGAIN, BASELINE
+from threeml_core.benchmark.speeds import AGAIN, BASELINE
+from threeml_core.foundation.log import Log
 
 TURN_SECONDS = 0.25
 """A turn lasts at least about this long; a fast arm does several steps in it."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from threeml_core.errors import CorpusError
+from threeml_core.foundation.errors import CorpusError
 
 _FILE = "gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
 _NOT_PROSE = {

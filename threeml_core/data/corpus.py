@@ -18,8 +18,8 @@ from threeml_core.config import StudyConfig
 from threeml_core.data.bundled import bundled_articles, bundled_file
 from threeml_core.data.folders import COMPRESSED, FORMATS, find_texts, format_of
 from threeml_core.data.hub import hub_or_cache, hub_reason
-from threeml_core.errors import CorpusError
-from threeml_core.files import (
+from threeml_core.foundation.errors import CorpusError
+from threeml_core.foundation.files import (
     exclusive,
     explain_path,
     find_path,

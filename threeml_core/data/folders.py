@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from threeml_core.errors import CorpusError
-from threeml_core.files import explain_path
+from threeml_core.foundation.errors import CorpusError
+from threeml_core.foundation.files import explain_path
 
 COMPRESSED = {".gz", ".xz", ".bz2", ".zst"}
 FORMATS = {".txt", ".jsonl", ".parquet"}

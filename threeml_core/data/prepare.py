@@ -18,12 +18,20 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from threeml_core.config import DATA_PARAMETERS, StudyConfig
-from threeml_core.data.blocks import BlockWriter, TokenBlocks, token_dtype
 from threeml_core.data.corpus import Document, corpus_fingerprint, counts_as_text, describe_corpus, load_corpus
 from threeml_core.data.repeats import Repeats
+from threeml_core.data.sequences import BlockWriter, TokenBlocks, token_dtype
 from threeml_core.data.tokenizer import Encoder, boundary_ids, limited, load_tokenizer, train_tokenizer
-from threeml_core.errors import CorpusError, DamagedFileError, StudyError
-from threeml_core.files import atomic_folder, exclusive, explain_path, find_path, fingerprint, project_path, write_json
+from threeml_core.foundation.errors import CorpusError, DamagedFileError, StudyError
+from threeml_core.foundation.files import (
+    atomic_folder,
+    exclusive,
+    explain_path,
+    find_path,
+    fingerprint,
+    project_path,
+    write_json,
+)
 
 FORMAT = 1
 """Raised when the files of a prepared folder change their meaning; what is noted of the text may be absent."""

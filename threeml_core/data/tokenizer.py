@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from threeml_core.data.hub import hub_or_cache, hub_reason
-from threeml_core.errors import CorpusError
+from threeml_core.foundation.errors import CorpusError
 
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 """RoBERTa's, with its ids for the first four; a trained vocabulary has <mask> at 4."""

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from threeml_core.config import StudyConfig
-from threeml_core.errors import ParameterError
+from threeml_core.foundation.errors import ParameterError
 from threeml_core.models.base import MaskedLanguageModel, ThreeMLModel
 from threeml_core.models.configuration import ThreeMLCrossConfig, ThreeMLSelfConfig, VanillaConfig
 from threeml_core.models.decoder import Attention

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
-from threeml_core.errors import ParameterError
+from threeml_core.foundation.errors import ParameterError
 
 
 class ThreeMLConfig(PreTrainedConfig):

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from threeml_core.config import DATA_PARAMETERS, StudyConfig, identity_parameters, make_config
-from threeml_core.study import ABLATIONS, FINETUNE_MATCH, ON_ALL_TASKS, Outcome, StudyRun, ablation_config
+from threeml_core.glue.ledger import FINETUNE_MATCH
+from threeml_core.study.results import ABLATIONS, ON_ALL_TASKS, Outcome, StudyRun, ablation_config
 
 
 def pretrain_command(run: StudyRun, seed: int) -> str:

@@ -9,29 +9,28 @@ from typing import Any
 import matplotlib
 import matplotlib.ticker
 
-from threeml_core.claims import averages
-from threeml_core.config import KINDS, MODEL_NAMES, RANDOM, StudyConfig
-from threeml_core.intervals import Interval, difference_interval, mean_interval, ratio_interval
+from threeml_core.config import KINDS, MODEL_NAMES, RANDOM, StudyConfig, study_steps
+from threeml_core.glue.ledger import FINETUNE_MATCH
+from threeml_core.glue.protocol import best_of_seeds
+from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks
 from threeml_core.paper import PrintedValue, printed_values
-from threeml_core.protocol import best_of_seeds
 from threeml_core.reporting.commands import commands_of, finetune_command, pretrain_command
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes
 from threeml_core.reporting.finetuning import task_heading
 from threeml_core.reporting.tables import MISSING, NOT_RUN, Table, corruption_note
-from threeml_core.results import RunRecord
-from threeml_core.study import (
+from threeml_core.runs.record import RunRecord
+from threeml_core.statistics.intervals import Interval, difference_interval, mean_interval, ratio_interval
+from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
+from threeml_core.study.claims import averages
+from threeml_core.study.results import (
     ABLATIONS,
     COMPARISON,
-    FINETUNE_MATCH,
     ON_ALL_TASKS,
     SCALING,
     Downstream,
     Outcome,
     ablation_config,
-    study_steps,
 )
-from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks
-from threeml_core.verdicts import Claim, Finding, corrected_verdicts, family_statement
 
 PAPER = "paper"
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from threeml_core import flops
 from threeml_core.config import MODEL_NAMES, StudyConfig, make_config
+from threeml_core.glue.protocol import planned_runs
 from threeml_core.paper import PrintedValue, printed_values
-from threeml_core.protocol import planned_runs
 from threeml_core.reporting.tables import MISSING, Table
-from threeml_core.study import STUDY_MODELS, finetune_configs, study_runs
+from threeml_core.study.results import STUDY_MODELS, finetune_configs, study_runs
 
 BASE_UPDATES = 125
 """Updates of the RoBERTa baseline in the longer recipe, thousands (Table 3)."""

@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from threeml_core.archive import from_records
-from threeml_core.claims import averages, claims
-from threeml_core.config import KINDS, MODEL_NAMES, StudyConfig, make_config
-from threeml_core.errors import StudyError, command_line
-from threeml_core.files import PROJECT_ROOT, atomic_file
-from threeml_core.ledger import benchmark
+from threeml_core.benchmark.speeds import benchmark_records as benchmark
+from threeml_core.config import KINDS, MODEL_NAMES, StudyConfig, make_config, study_steps
+from threeml_core.foundation.errors import StudyError, command_line
+from threeml_core.foundation.files import PROJECT_ROOT, atomic_file
 from threeml_core.reporting.comparison import (
     budget_table,
     claim_table,
@@ -31,8 +29,10 @@ from threeml_core.reporting.comparison import (
 )
 from threeml_core.reporting.performance import session_table, speed_comparison
 from threeml_core.reporting.tables import MISSING, Table
-from threeml_core.results import STAGES, RunRecord, load_records
-from threeml_core.study import COMPARISON, Downstream, Outcome, find_outcomes, study_steps
+from threeml_core.runs.archive import from_records
+from threeml_core.runs.record import STAGES, RunRecord, load_records
+from threeml_core.study.claims import averages, claims
+from threeml_core.study.results import COMPARISON, Downstream, Outcome, find_outcomes
 
 DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
 """Files, relative to the project, that hold such tables."""

@@ -17,12 +17,12 @@ import nbformat
 import papermill
 
 from threeml_core.config import StudyConfig
-from threeml_core.errors import ParameterError, StudyError
-from threeml_core.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
-from threeml_core.log import Log, print_line
-from threeml_core.processes import LEAVE, available_cores, ended_with_us, leave_with
-from threeml_core.results import load_records, runs_named
-from threeml_core.study import find_outcomes
+from threeml_core.foundation.errors import ParameterError, StudyError
+from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
+from threeml_core.foundation.log import Log, print_line
+from threeml_core.foundation.processes import LEAVE, available_cores, ended_with_us, leave_with
+from threeml_core.runs.record import load_records, runs_named
+from threeml_core.study.results import find_outcomes
 
 NOTEBOOKS = PROJECT_ROOT / "notebooks"
 
@@ -109,7 +109,7 @@ def _is_finished(config: StudyConfig) -> bool:
 def _conduct(given: dict[str, Any]) -> None:
     """All runs of the study in one go, which keeps its workers busier than notebook after notebook would."""
     parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
-    command = [sys.executable, "-m", "threeml_core.experiments", *parameters]
+    command = [sys.executable, "-m", "threeml_core", "study", *parameters]
     study = subprocess.Popen(command, cwd=PROJECT_ROOT, env={**os.environ, LEAVE: str(os.getpid())})
     with ended_with_us(study):
         study.wait()

@@ -19,8 +19,8 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from threeml_core import flops
 from threeml_core.config import MODEL_NAMES as NAMES
 from threeml_core.config import make_config
-from threeml_core.protocol import GlueStudy
-from threeml_core.results import RunRecord, read_metrics
+from threeml_core.glue.protocol import GlueStudy
+from threeml_core.runs.record import RunRecord, read_metrics
 
 INK = "#010203"
 """Stands for the text colour of the page; replaced by `currentColor` in the SVG."""

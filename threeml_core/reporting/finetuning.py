@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from threeml_core.config import FINETUNE_PARAMETERS, GRID_PARAMETERS, StudyConfig
-from threeml_core.metrics import FEWEST_SEEDS, weighted_accuracy
+from threeml_core.glue.metrics import FEWEST_SEEDS, weighted_accuracy
+from threeml_core.glue.protocol import GlueStudy, TaskResult, compare_results, planned_tasks, runs_of, start_of
+from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks, tasks_of_source
 from threeml_core.paper import printed_values
-from threeml_core.protocol import GlueStudy, TaskResult, compare_results, planned_tasks, runs_of, start_of
 from threeml_core.reporting.tables import MISSING, NOT_RUN, Table, parameter_table
-from threeml_core.results import RunRecord
-from threeml_core.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks, tasks_of_source
+from threeml_core.runs.record import RunRecord
 
 METRIC_TITLES = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman"}
 

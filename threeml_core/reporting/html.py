@@ -18,16 +18,16 @@ from nbconvert import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from pygments.formatters import HtmlFormatter
 
-from threeml_core.archive import CURVES, RESULTS, shown_records, write_archive
-from threeml_core.claims import claims
 from threeml_core.config import StudyConfig
-from threeml_core.errors import StudyError
-from threeml_core.files import PROJECT_ROOT, atomic_folder
+from threeml_core.foundation.errors import StudyError
+from threeml_core.foundation.files import PROJECT_ROOT, atomic_folder
 from threeml_core.reporting.comparison import claim_table, first_notes, plot_comparison
 from threeml_core.reporting.figures import Figure
 from threeml_core.reporting.tables import Table
-from threeml_core.results import STAGES, RunRecord, describe_environment, load_records
-from threeml_core.study import find_outcomes
+from threeml_core.runs.archive import CURVES, RESULTS, shown_records, write_archive
+from threeml_core.runs.record import STAGES, RunRecord, describe_environment, load_records
+from threeml_core.study.claims import claims
+from threeml_core.study.results import find_outcomes
 
 TITLE = "Mask more, mask later"
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import matplotlib
 
 from threeml_core.config import MODEL_NAMES, StudyConfig
-from threeml_core.information import NATS_TO_BITS, BiasPoint, LayerInformation
-from threeml_core.information_findings import first_block, first_layers
+from threeml_core.information.estimate import NATS_TO_BITS, BiasPoint, LayerInformation
+from threeml_core.information.findings import first_block, first_layers
 from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes, plain
 from threeml_core.reporting.tables import MISSING, NOT_RUN, Table
-from threeml_core.results import RunRecord
-from threeml_core.verdicts import Finding
+from threeml_core.runs.record import RunRecord
+from threeml_core.statistics.verdicts import Finding
 
 
 def layers_of(record: RunRecord) -> list[LayerInformation]:

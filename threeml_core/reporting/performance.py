@@ -10,11 +10,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from threeml_core.config import MODEL_NAMES
-from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes, plain
-from threeml_core.reporting.tables import MISSING, Table
-from threeml_core.results import RunRecord
-from threeml_core.speeds import (
+from threeml_core.benchmark.speeds import (
     BASELINE,
     SESSIONS,
     ArmSpeed,
@@ -27,6 +23,10 @@ from threeml_core.speeds import (
     text_of,
     why_no_speed,
 )
+from threeml_core.config import MODEL_NAMES
+from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes, plain
+from threeml_core.reporting.tables import MISSING, Table
+from threeml_core.runs.record import RunRecord
 
 _AXES = {
     "sequence_length": "sequence length",

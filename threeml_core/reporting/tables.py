@@ -16,7 +16,7 @@ from threeml_core.config import (
     executed_statement,
     identity_parameters,
 )
-from threeml_core.results import RunRecord
+from threeml_core.runs.record import RunRecord
 
 MISSING = "—"
 """A cell for which there is nothing to show."""

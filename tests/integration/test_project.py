@@ -1,0 +1,127 @@
+"""The project's own files: installation files in step, import contracts, what must import without what."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from threeml_core.foundation.files import PROJECT_ROOT
+
+PYPROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+
+
+def pinned() -> dict[str, str]:
+    lines = (PROJECT_ROOT / "constraints.txt").read_text().splitlines()
+    pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
+    return {name.lower().replace("_", "-"): version for name, version in pairs}
+
+
+@pytest.mark.parametrize("group", ["", *EXTRAS])
+def test_every_dependency_is_pinned_inside_its_range(group: str) -> None:
+    versions = pinned()
+    for line in EXTRAS[group] if group else PYPROJECT["project"]["dependencies"]:
+        requirement = Requirement(line)
+        assert versions[requirement.name.lower()] in requirement.specifier, line
+
+
+def test_environment_yml_is_in_step() -> None:
+    dependencies = yaml.safe_load((PROJECT_ROOT / "environment.yml").read_text())["dependencies"]
+    python = next(line for line in dependencies if isinstance(line, str) and line.startswith("python=")).split("=")[1]
+    assert Requirement(f"python{PYPROJECT['project']['requires-python']}").specifier.contains(f"{python}.0")
+    (pip,) = (line["pip"] for line in dependencies if isinstance(line, dict))
+    extras = re.search(r"\[(.*)\]", pip[-1]).group(1).split(",")  # type: ignore[union-attr]
+    assert set(extras) == set(EXTRAS) and pip[0] == "-c constraints.txt"
+    assert ",".join(extras) in (PROJECT_ROOT / "Makefile").read_text(), "make and conda install the same"
+
+
+def test_imports_go_one_way() -> None:
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"],
+        cwd=PROJECT_ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def needed_by(names: Iterable[str]) -> set[str]:
+    """These distributions and all that they require, as installed here; canonical names."""
+    found, todo = set(), list(names)
+    while todo:
+        if (name := canonicalize_name(todo.pop())) not in found:
+            found.add(name)
+            requirements = map(Requirement, metadata.requires(name) or ())
+            todo += [r.name for r in requirements if not r.marker or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def base_dependencies() -> set[str]:
+    return {Requirement(line).name for line in PYPROJECT["project"]["dependencies"]}
+
+
+def outside(needed: set[str]) -> str:
+    """Modules that are installed here and belong to no distribution that is needed."""
+    owners = metadata.packages_distributions().items()
+    own = {"threeml-study"}
+    return " ".join(
+        module for module, names in owners if not {canonicalize_name(name) for name in names} & (needed | own)
+    )
+
+
+def imports_without(module: str, absent: str) -> str:
+    """What is said when a module is imported where others are not installed: nothing, if it can be."""
+    program = f"""
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+absent = {absent.split()!r}
+PathFinder.find_spec = staticmethod(
+    lambda name, *rest: None if name.split(".")[0] in absent else find(name, *rest)
+)
+import {module}
+print("imported")
+"""
+    environment = {**os.environ, "PYTHONPATH": f"{PROJECT_ROOT}{os.pathsep}{PROJECT_ROOT / 'scripts'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT_ROOT, env=environment, capture_output=True, text=True
+    )
+    return "" if done.stdout.strip() == "imported" else done.stderr[-2000:] or "it said nothing"
+
+
+@pytest.mark.parametrize("module", ["threeml_core.training.loop", "threeml_core.benchmark", "gpu_check"])
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_base_install_can_pretrain(module: str, bare: bool) -> None:
+    """Nothing outside the base dependencies is imported; on a bare GPU host gensim is not there either."""
+    absent = outside(needed_by(base_dependencies() - ({"gensim"} if bare else set())))
+    assert {"datasets", "pyarrow", "papermill", "matplotlib", "sklearn", "ray"} <= set(absent.split())
+    assert not bare or {"gensim", "scipy"} <= set(absent.split())
+    assert imports_without(module, absent) == ""
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [("threeml_core.reporting", "torch transformers datasets gensim"), ("threeml_core.config", "torch numpy pandas")],
+)
+def test_what_an_import_needs(module: str, forbidden: str) -> None:
+    """A report builds without torch; parameters need nothing."""
+    assert imports_without(module, forbidden) == ""
+
+
+def test_no_file_names_a_registry_or_a_machine() -> None:
+    files = subprocess.run(["git", "ls-files"], cwd=PROJECT_ROOT, capture_output=True, text=True).stdout.split()
+    wanted = re.compile("pypi" + r"\.org|conda\.anaconda" + r"|registry\.npm|" + str(PROJECT_ROOT))
+    for name in files:
+        path = PROJECT_ROOT / name
+        if path.is_file() and path.suffix not in (".png",):
+            assert not wanted.search(path.read_text(encoding="utf-8")), name

@@ -1,0 +1,131 @@
+"""The command `threeml <stage> -p NAME VALUE -f FILE`, also `python -m threeml_core` and `torchrun -m threeml_core`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from threeml_core.config import StudyConfig, parse_arguments
+from threeml_core.foundation.errors import BusyError, CheckpointError, ParameterError, StudyError, command_line
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.foundation.processes import LEAVE, leave_if_asked, spin_briefly
+
+# Each stage imports what it needs when it is called: `--help` and a report need no torch.
+
+
+def pretrain(config: StudyConfig) -> None:
+    """Pre-train a model, as notebooks/02_pretrain.ipynb does."""
+    from threeml_core.training.distributed import Processes
+    from threeml_core.training.loop import pretrain
+
+    record = pretrain(config)
+    if Processes.of_torchrun().is_first and LEAVE not in os.environ:  # who started it says so
+        print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
+
+
+def finetune(config: StudyConfig) -> None:
+    """Fine-tune an encoder by the paper's protocol, as notebooks/03_finetune.ipynb does."""
+    from threeml_core.glue.finetune import export_predictions
+    from threeml_core.study.run import finetune_study
+
+    if config.checkpoint is None:
+        raise CheckpointError("checkpoint is missing: give -p checkpoint <folder, hub name or random:...>")
+    study = finetune_study(config)[0]
+    for result in study.results:
+        if result.low is not None and result.high is not None:
+            values = ", ".join(f"{key} {100 * value:.1f}" for key, value in result.metrics.items())
+            undefined = f", undefined and counted as 0: {', '.join(result.undefined)}" if result.undefined else ""
+            print(f"{result.title}: {values} [{100 * result.low:.1f}, {100 * result.high:.1f}]{undefined}")
+        if result.failed:
+            print(f"{result.title}: {len(result.failed)} of {len(result.records)} runs failed")
+    for note in study.notes:
+        print(f"note: {note}")
+    if not config.plan_only:
+        for path in export_predictions(study, config).values():
+            print(f"predictions: {path}")
+
+
+def study(config: StudyConfig) -> None:
+    """Run the whole study, as notebooks 04 to 06 do table by table."""
+    from threeml_core.study.run import run_study
+
+    results = run_study(config)
+    finished = [result for result in results if result.is_finished]
+    print(f"{len(finished)} of {len(results)} runs of the study are finished, fine-tuning included")
+
+
+def information(config: StudyConfig) -> None:
+    """Measure mutual information, as notebooks/07_mutual_information.ipynb does."""
+    from threeml_core.information.measure import mutual_information
+
+    for record in mutual_information(config):
+        print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
+
+
+def benchmark(config: StudyConfig) -> None:
+    """Measure how fast the models train, as notebooks/08_performance.ipynb does; refuse a busy or noisy machine."""
+    from threeml_core.benchmark.run import run_benchmark
+    from threeml_core.benchmark.speeds import lines_of, session_of, why_no_speed
+
+    records = run_benchmark(config, refuse=True)
+    print("\n".join(lines_of(records)))
+    for record in records:
+        print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
+    bad = {session_of(r): why for r in records if "turns" in r.metrics and (why := why_no_speed(r))}
+    if bad:
+        said = "; ".join(f"session {number} is {why}" for number, why in bad.items())
+        raise BusyError(f"{said}: no speed is given; let the machine idle and run the same command again")
+
+
+def report(config: StudyConfig) -> None:
+    """Bring the report of a preset up to date: run the notebooks that are out of date, write the HTML pages."""
+    from threeml_core.reporting.execute import execute_notebooks
+    from threeml_core.reporting.html import build_report
+    from threeml_core.runs.archive import from_records
+
+    output = PROJECT_ROOT / "reports" / config.preset
+    if config.report_from == "records":
+        config = from_records(config, output)
+    folder, failed = execute_notebooks(config)
+    index = build_report(folder, output, config)
+    print(f"The report is {index.relative_to(PROJECT_ROOT)}: open it in a browser.")
+    if failed:
+        raise StudyError(f"{len(failed)} of its pages are missing: {'; '.join(failed)}")
+
+
+def plan(config: StudyConfig) -> None:
+    """Say what a study would run and what it costs, and run nothing, as notebooks/00_cost_model.ipynb does."""
+    from threeml_core.reporting.cost import cost_plan, study_plan
+
+    for table in (cost_plan(config), study_plan(config)):
+        print(f"{table}\n")
+
+
+STAGES: dict[str, Callable[[StudyConfig], None]] = {
+    stage.__name__: stage for stage in (pretrain, finetune, study, information, benchmark, report, plan)
+}
+
+
+@command_line
+def main() -> None:
+    """Run the stage that the command line names."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported; else its profiler prints
+    spin_briefly()
+    leave_if_asked()
+    names = ", ".join(STAGES)
+    match sys.argv[1:]:
+        case [] | ["-h" | "--help", *_]:
+            lines = [f"  {name:12} {stage.__doc__}" for name, stage in STAGES.items()]
+            print("\n".join(["usage: threeml STAGE [-f FILE] [-p NAME VALUE] ... | STAGE --help", "", *lines]))
+        case [name, *arguments] if name in STAGES:
+            stage = STAGES[name]
+            stage(parse_arguments(stage.__doc__ or "", arguments))
+        case [name, *_]:
+            raise ParameterError(
+                f"unknown stage {name!r}: expected one of {names}, such as `threeml pretrain -p seed 1`"
+            )
+
+
+if __name__ == "__main__":  # worker processes import it again
+    main()

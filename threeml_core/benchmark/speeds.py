@@ -1,0 +1,328 @@
+"""What the records of a benchmark say: sessions, ratios with intervals, conversion, utilisation. No torch.
+
+A record is one *session*: a process that timed all models in turns. Within a session ratios are taken round by round,
+and their median is the session's value; over sessions stands the mean of these with Student's t. The rounds of one
+session share its moment and its machine's mood, so only sessions say how far a ratio can be trusted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from threeml_core.config import BENCHMARK_PARAMETERS, DATA_PARAMETERS, StudyConfig, identity_parameters
+from threeml_core.foundation.errors import ParameterError
+from threeml_core.runs.ledger import has_parameters, newest
+from threeml_core.runs.record import RunRecord, load_records
+
+BASELINE = "vanilla-15"
+"""The arm that 3ML is measured against; it has two turns a round, and the second shows the noise."""
+
+AGAIN = f"{BASELINE} again"
+"""The second turn of the baseline in a round."""
+
+NOISE_LIMIT = 0.05
+"""The baseline's interval against itself has to lie within 1 ± this; else the session gives no speed."""
+
+LOAD_LIMIT = 0.5
+"""Load average a core, over the minute before a session, up to which the machine counts as idle."""
+
+BUSY_LIMIT = 0.25
+"""Share of the cores' time that other processes may take, just before a session and during its turns."""
+
+SESSIONS = 5
+"""Sessions from which a verdict on the clock is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """A value and its 95% interval: of one session the median over its rounds, of several the mean over sessions."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Interval:
+        """Scaled."""
+        return Interval(self.value * factor, self.low * factor, self.high * factor)
+
+
+def interval(values: np.ndarray, resamples: int = 10_000) -> Interval:
+    """Median of (rounds,) values, and the percentile bootstrap of it; the same values give the same interval."""
+    rng = np.random.default_rng(0)
+    medians = np.median(values[rng.integers(len(values), size=(resamples, len(values)))], 1)
+    low, high = np.percentile(medians, [2.5, 97.5])
+    return Interval(float(np.median(values)), float(low), float(high))
+
+
+def scipy_stats() -> Any:
+    """What several sessions need; one does without, as on a GPU host with no more than torch and transformers.
+
+    Raises:
+        ParameterError: scipy is not installed.
+    """
+    try:
+        from scipy import stats
+    except ImportError:
+        raise ParameterError("the interval over several sessions needs scipy: `pip install scipy`") from None
+    return stats
+
+
+def over_sessions(values: Sequence[float]) -> Interval:
+    """Mean of the values of two sessions or more with its 95% interval by Student's t.
+
+    Raises:
+        ParameterError: scipy is not installed.
+    """
+    stats = scipy_stats()
+    mean = statistics.fmean(values)
+    half = float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def ratio(baseline: np.ndarray, arm: np.ndarray) -> Interval:
+    """How many times faster the arm is: the median of the ratios of seconds within each round."""
+    return interval(baseline / arm)
+
+
+def too_noisy(noise: Interval) -> bool:
+    """Does the baseline's interval against itself reach beyond `NOISE_LIMIT`?"""
+    return noise.low < 1 - NOISE_LIMIT or noise.high > 1 + NOISE_LIMIT
+
+
+def noise(record: RunRecord) -> Interval | None:
+    """The baseline against itself, in the same rounds; None if speed was not measured."""
+    turns = record.metrics.get("turns")
+    return turns and ratio(np.array(turns[BASELINE]["seconds"]), np.array(turns[AGAIN]["seconds"]))
+
+
+def why_no_speed(record: RunRecord) -> str:
+    """Why a session gives no speed, by what it recorded: others were busy, or it was too noisy; "": it gives one.
+
+    Where it is known how many cores other processes kept at work, that counts; the load average, which for minutes
+    goes on counting what has ended, only where it is not.
+    """
+    floor = noise(record)
+    if floor is None:
+        return "speed was not measured"
+    metrics, cores = record.metrics, record.environment["hardware"].get("cores", 1)
+    found = []
+    others = [metrics[name] for name in ("busy_before", "busy_during") if metrics.get(name) is not None]
+    load = metrics.get("load_before", 0.0)
+    if others and max(others) > BUSY_LIMIT * cores:
+        most = f"at most {BUSY_LIMIT * cores:.2f}"
+        found.append(f"busy: other processes kept {max(others):.2f} of {cores} cores at work, expected {most}")
+    elif not others and load > LOAD_LIMIT * cores:
+        found.append(
+            f"busy: a load of {load:.2f} on {cores} cores before it, expected at most {LOAD_LIMIT * cores:.2f}"
+        )
+    if too_noisy(floor):
+        limits = f"{1 - NOISE_LIMIT:g} to {1 + NOISE_LIMIT:g}"
+        found.append(f"too noisy: vanilla-15% against itself is {text_of(floor, 3)}, expected within {limits}")
+    return "; ".join(found)
+
+
+def why_no_verdict(record: RunRecord) -> str:
+    """Why a session does not count for a verdict: it gives no speed, or began under a load average over the limit."""
+    cores, load = record.environment["hardware"].get("cores", 1), record.metrics.get("load_before", 0.0)
+    why = why_no_speed(record)
+    if why or load <= LOAD_LIMIT * cores:
+        return why
+    return f"busy: a load of {load:.2f} on {cores} cores before it, expected at most {LOAD_LIMIT * cores:.2f}"
+
+
+def latest_sessions(records: Sequence[RunRecord], arm: str) -> list[RunRecord]:
+    """The sessions that a verdict on an arm's speed is taken from.
+
+    Those of the newest benchmark (`same_benchmark`) of which enough give a speed; there is none: of the newest.
+
+    Args:
+        records: of stage `benchmark`, oldest first.
+        arm: has to be among what was timed.
+    """
+    groups: list[list[RunRecord]] = []
+    for record in reversed([record for record in records if arm in record.metrics.get("turns", ())]):
+        group = next((group for group in groups if same_benchmark(group[0], record)), None)
+        if group is None:
+            groups.append([record])
+        else:
+            group.append(record)
+    enough = [group for group in groups if sum(not why_no_verdict(record) for record in group) >= SESSIONS]
+    return sorted((enough or groups or [[]])[0], key=session_of)
+
+
+def conversion_by_session(records: Sequence[RunRecord], arm: str) -> tuple[float, ...]:
+    """Speed-up over vanilla at 15% divided by the same ratio of FLOPs, a value a session that counts."""
+    return tuple(conversion(record, arm) for record in records if not why_no_verdict(record))
+
+
+def conversion(record: RunRecord, arm: str) -> float:
+    """The same of one session: the median over its rounds."""
+    seconds = _seconds(record)
+    return float(np.median(seconds[BASELINE] / seconds[arm])) * record.flops[arm] / record.flops[BASELINE]
+
+
+def sessions_said(records: Sequence[RunRecord]) -> str:
+    """How many sessions there are for a verdict, and why others are none; "" where there are enough."""
+    reasons = {session_of(record): why for record in records if (why := why_no_verdict(record))}
+    count = len(records) - len(reasons)
+    if count >= SESSIONS:
+        return ""
+    left_out = "".join(f"; session {number} is none ({why})" for number, why in reasons.items())
+    return f"{count} of {SESSIONS} sessions{left_out}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ArmSpeed:
+    """One arm of the comparison; of several sessions everything is the mean over them.
+
+    Attributes:
+        name: of the arm.
+        label: for tables.
+        step: seconds of an update.
+        cpu: CPU seconds of an update, of the whole process.
+        tokens_per_second: original tokens.
+        flops: executed by an update.
+        utilisation: share of the measured ceiling of matrix products.
+        mfu: share of the GPU's datasheet, or None on a CPU.
+        over_vanilla: how many times faster than vanilla at 15%.
+        conversion: that, divided by the same ratio of FLOPs.
+        over_hf: how many times faster than Hugging Face as shipped, or None.
+        first_step: seconds of the first step, compiling included.
+        data_wait: share of the step spent on getting its batch.
+        peak_bytes: memory of training, or None where it was not measured.
+    """
+
+    name: str
+    label: str
+    step: Interval
+    cpu: Interval
+    tokens_per_second: float
+    flops: float
+    utilisation: float
+    mfu: float | None
+    over_vanilla: Interval
+    conversion: Interval
+    over_hf: Interval | None
+    first_step: float
+    data_wait: float
+    peak_bytes: int | None
+
+
+def speeds(records: Sequence[RunRecord]) -> list[ArmSpeed]:
+    """The arms of a benchmark's sessions, in their order; none if no session gives a speed.
+
+    Intervals are over sessions by Student's t; of one session, over its rounds.
+    """
+    peaks: dict[str, int] = next((r.metrics["peak_bytes"] for r in records if "peak_bytes" in r.metrics), {})
+    each = [_of_session(record, peaks) for record in records if not why_no_speed(record)]
+    return each[0] if len(each) == 1 else [_mean(arms) for arms in zip(*each, strict=True)]
+
+
+def _of_session(record: RunRecord, peaks: dict[str, int]) -> list[ArmSpeed]:
+    metrics, parameters = record.metrics, record.parameters
+    seconds = _seconds(record)
+    tokens = parameters["batch_size"] * parameters["sequence_length"]
+    found = []
+    for name, about in metrics["arms"].items():
+        step, flops = interval(seconds[name]), record.flops[name]
+        cpu = np.array(metrics["turns"][name]["cpu_seconds"])
+        over = ratio(seconds[BASELINE], seconds[name])
+        on_gpu = "gpu" in record.environment["hardware"]
+        found.append(
+            ArmSpeed(
+                name,
+                about["label"],
+                step,
+                interval(cpu),
+                tokens / step.value,
+                flops,
+                flops / step.value / metrics["flops_ceiling"],
+                flops / step.value / (parameters["gpu_tflops"] * 1e12) if on_gpu else None,
+                over,
+                over.times(flops / record.flops[BASELINE]),
+                ratio(seconds["hf"], seconds[name]) if "hf" in seconds else None,
+                metrics["first_step_seconds"][name],
+                float(np.sum(metrics["turns"][name]["data_seconds"]) / np.sum(seconds[name])),
+                peaks.get(name),
+            )
+        )
+    return found
+
+
+def _mean(sessions: Sequence[ArmSpeed]) -> ArmSpeed:
+    """Of one arm over sessions."""
+    means: dict[str, Any] = {}
+    for field in dataclasses.fields(ArmSpeed):
+        values = [getattr(arm, field.name) for arm in sessions]
+        if isinstance(values[0], Interval):
+            means[field.name] = over_sessions([value.value for value in values])
+        elif isinstance(values[0], float):
+            means[field.name] = statistics.fmean(values)
+    return dataclasses.replace(sessions[0], **means)
+
+
+def _seconds(record: RunRecord) -> dict[str, np.ndarray]:
+    """Arm -> (rounds,) seconds of an update, the baseline's two turns averaged."""
+    seconds = {name: np.array(turns["seconds"]) for name, turns in record.metrics["turns"].items()}
+    return {**seconds, BASELINE: (seconds[BASELINE] + seconds[AGAIN]) / 2}
+
+
+def lines_of(records: Sequence[RunRecord]) -> list[str]:
+    """The comparison as lines of text: what each session was worth, then the arms."""
+    hardware = records[0].environment["hardware"]
+    lines = [f"{hardware.get('gpu', hardware['cpu'])}, {hardware['threads']} threads"]
+    for record in records:
+        floor = noise(record)
+        said = "not measured" if floor is None else text_of(floor, 3)
+        why = why_no_speed(record)
+        if floor is not None and why:
+            said += f"; no speed is given, {why}"
+        lines.append(f"session {session_of(record)}, vanilla-15% against itself: {said}")
+    arms = speeds(records)
+    if not arms:
+        return lines
+    head = f"{'':32} {'ms/step':>9} {'tokens/s':>9} {'GFLOP':>8} {'ceiling':>8} {'over vanilla-15%':>22} "
+    lines.append(head + f"{'conversion':>22} {'over Hugging Face':>22} {'data':>6} {'first s':>8} {'MiB':>7}")
+    for arm in arms:
+        lines.append(
+            f"{arm.label:32} {1000 * arm.step.value:9.1f} {arm.tokens_per_second:9.0f} {arm.flops / 1e9:8.1f} "
+            f"{arm.utilisation:8.0%} {text_of(arm.over_vanilla):>22} {text_of(arm.conversion):>22} "
+            f"{text_of(arm.over_hf) if arm.over_hf else '':>22} {arm.data_wait:6.1%} {arm.first_step:8.1f} "
+            f"{'' if arm.peak_bytes is None else f'{arm.peak_bytes / 2**20:.0f}':>7}"
+        )
+    return lines
+
+
+def text_of(value: Interval, digits: int = 2) -> str:
+    """`1.52 (1.49 to 1.55)`."""
+    return f"{value.value:.{digits}f} ({value.low:.{digits}f} to {value.high:.{digits}f})"
+
+
+def benchmark_records(config: StudyConfig) -> list[RunRecord]:
+    """The sessions of the newest benchmark of these parameters, on whatever machine; the first measured all parts.
+
+    Raises:
+        ParameterError: there is none.
+    """
+    names = (*DATA_PARAMETERS, *identity_parameters(config), *BENCHMARK_PARAMETERS)
+    first = newest(config, "benchmark", lambda r: session_of(r) == 1 and has_parameters(r, config, names))
+    others = (r for r in load_records(config.runs_dir, "benchmark") if session_of(r) > 1 and same_benchmark(r, first))
+    return [first, *sorted(others, key=session_of)]
+
+
+def session_of(record: RunRecord) -> int:
+    """Number of a benchmark's session, from 1."""
+    return record.identity.get("session", 1)
+
+
+def same_benchmark(first: RunRecord, second: RunRecord) -> bool:
+    """Are they sessions of the same models, on the same kind of machine, with the same code?"""
+    apart = ("session", "benchmark_parts")  # later sessions measure speed alone
+    one, other = ({k: v for k, v in record.identity.items() if k not in apart} for record in (first, second))
+    return one == other

@@ -1,0 +1,1 @@
+"""GLUE: tasks, metrics, the fine-tuning protocol."""

@@ -1,0 +1,116 @@
+"""What word counts alone reach on a task: a bag of words, beside which a fine-tuned encoder has to stand."""
+
+from __future__ import annotations
+
+import functools
+import time
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler
+
+from threeml_core.config import StudyConfig
+from threeml_core.foundation.files import exclusive
+from threeml_core.foundation.log import Log
+from threeml_core.glue.metrics import task_metrics, task_score
+from threeml_core.glue.predictions import FILE, Predictions
+from threeml_core.glue.readers import Split, TaskData
+from threeml_core.runs.jobs import Job
+from threeml_core.runs.record import (
+    RunRecord,
+    describe_environment,
+    describe_files,
+    now,
+    read_record,
+    run_folder,
+    run_id,
+    write_record,
+)
+
+STAGE = "baseline"
+MAX_EXAMPLES = 20_000
+"""Training examples used at most, evenly spaced, so that the baseline takes seconds on every task."""
+
+_TOKENS = r"\w+|[^\w\s]"  # words and marks
+
+
+def bag_of_words(data: TaskData) -> Predictions:
+    """Logistic (for a regression: ridge) regression on which words and marks each text holds, and on its length.
+
+    Trained on at most `MAX_EXAMPLES` of the training examples.
+
+    The texts of a pair have features of their own; nothing in it sees order, or one text in the light of the other.
+    """
+    task = data.task
+    classes = np.unique(data.train.labels)
+    if task.labels and len(classes) == 1:  # nothing to tell apart: that class is the answer
+        sure = np.where(np.arange(task.num_labels) == classes[0], 0.0, -np.inf)
+        return Predictions(
+            task,
+            {tag: split.labels for tag, split in data.validation.items()},
+            {tag: np.tile(sure, (len(split), 1)) for tag, split in data.validation.items()},
+        )
+    step = max(1, -(-len(data.train) // MAX_EXAMPLES))
+    vectorizers = [CountVectorizer(token_pattern=_TOKENS, binary=True) for _ in task.columns]
+    for column, vectorizer in enumerate(vectorizers):
+        vectorizer.fit(texts[column] for texts in data.train.texts[::step])
+
+    def features(split: Split, step: int = 1) -> sparse.csr_matrix:
+        parts = []
+        for column, vectorizer in enumerate(vectorizers):
+            texts = [row[column] for row in split.texts[::step]]
+            lengths = [[len(text), len(text.split()), sum(not c.isalnum() for c in text)] for text in texts]
+            parts += [vectorizer.transform(texts), sparse.csr_matrix(lengths, dtype=float)]
+        return sparse.hstack(parts, format="csr")
+
+    model = make_pipeline(MaxAbsScaler(), LogisticRegression(max_iter=2000) if task.labels else Ridge())
+    model.fit(features(data.train, step), data.train.labels[::step])
+    labels, logits = {}, {}
+    for tag, split in data.validation.items():
+        labels[tag] = split.labels
+        if task.labels:
+            # classes that do not occur in training can never be predicted
+            logits[tag] = np.full((len(split), task.num_labels), -np.inf)
+            logits[tag][:, model.classes_] = model.predict_log_proba(features(split))
+        else:
+            logits[tag] = model.predict(features(split))[:, None]
+    return Predictions(task, labels, logits)
+
+
+def baseline_job(data: TaskData, config: StudyConfig) -> Job:
+    """The bag of words as a run with a record, done once for the same examples."""
+    identity = {"task": data.task.name, "text": data.fingerprint(), "max_examples": MAX_EXAMPLES}
+    name = run_id(f"bag-of-words-{data.task.name}", identity)
+    work = functools.partial(_run, data, config, identity, run_folder(config.runs_dir, STAGE, name))
+    return Job(STAGE, name, work, title=f"{data.task.name} bag of words")
+
+
+def _run(data: TaskData, config: StudyConfig, identity: dict, folder: Path, log: Log) -> RunRecord:
+    with exclusive(folder / ".lock", f"run {folder.name}", wait=True):
+        if (folder / "record.json").exists():
+            return read_record(folder)
+        environment = describe_environment()
+        started = time.perf_counter()
+        answers = bag_of_words(data)
+        answers.save(folder)
+        values, undefined = task_metrics(data.task, answers.splits)
+        environment["finished"] = now()
+        record = RunRecord(
+            stage=STAGE,
+            run_id=folder.name,
+            identity=identity,
+            parameters=config.parameters(),
+            sources=dict(config.sources),
+            metrics={"score": task_score(data.task, values), **values, "undefined": undefined},
+            flops={},
+            timing={"seconds": time.perf_counter() - started},
+            data={"task": data.task.name, "is_subset": data.is_subset, "splits": data.describe()},
+            environment=environment,
+            files=describe_files(folder, (FILE,)),
+        )
+        write_record(record, config.runs_dir)
+        return record

@@ -1,0 +1,123 @@
+"""Three small tasks made from held-out bundled articles, so that fine-tuning runs offline. They are not GLUE.
+
+* word_order: is this sentence as written, or are its plain words shuffled?
+* next_sentence: does B follow A, or does it stand elsewhere in A's article?
+* passage_relation: does B follow A, stand elsewhere in A's article, or in another article?
+
+Every sentence takes part in every class equally often: the two versions of a sentence hold the same words and marks
+in the same number, and every A and every B of a pair stands once in each class. So neither length nor punctuation
+nor any single word tells the class; a test holds a bag-of-words model to chance. Training and validation examples
+come from different articles.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from threeml_core.data.bundled import bundled_articles
+from threeml_core.data.prepare import held_out
+from threeml_core.glue.tasks import DIAGNOSTIC_TASKS, HELD_OUT
+
+_VALIDATION = 0.1  # articles below this share are validation, the others training
+
+_SENTENCE_END = re.compile(r'(?<=[a-z0-9)"\]][.!?])\s+(?=[A-Z"])')
+_PLAIN_WORD = re.compile(r"[a-z]+")
+
+Rows = tuple[list[tuple[str, ...]], list[int]]
+"""Texts and class ids."""
+
+
+def _sentences(paragraph: str, longest: int) -> list[str | None]:
+    """The sentences of a paragraph; None where one is shorter than 5 or longer than `longest` words."""
+    return [s if 5 <= len(s.split()) <= longest else None for s in _SENTENCE_END.split(paragraph)]
+
+
+def shuffled(sentence: str, rng: np.random.Generator) -> str | None:
+    """The sentence with its all-lowercase words permuted among their places; None if there are fewer than 4.
+
+    Capitals, numbers and whatever carries a mark stay where they are.
+    """
+    words = sentence.split(" ")
+    places = [i for i, word in enumerate(words) if _PLAIN_WORD.fullmatch(word)]
+    if len({words[i] for i in places}) < 4:
+        return None
+    moved = list(words)
+    while moved == words:
+        for place, source in zip(places, rng.permutation(places), strict=True):
+            moved[place] = words[source]
+    return " ".join(moved)
+
+
+def _word_order(articles: Iterable[str], rng: np.random.Generator) -> Rows:
+    texts: list[tuple[str, ...]] = []
+    labels: list[int] = []
+    for article in articles:
+        for paragraph in article.split("\n"):
+            for sentence in _sentences(paragraph, 16):
+                if sentence and (other := shuffled(sentence, rng)):
+                    texts += [(other,), (sentence,)]
+                    labels += [0, 1]
+    return texts, labels
+
+
+def _consecutive(article: str) -> list[tuple[str, str]]:
+    """(A, B) of neighbouring sentences; no sentence stands in two pairs."""
+    pairs = []
+    for paragraph in article.split("\n"):
+        sentences = _sentences(paragraph, 25)
+        place = 0
+        while place + 1 < len(sentences):
+            a, b = sentences[place : place + 2]
+            if a and b:
+                pairs.append((a, b))
+                place += 1
+            place += 1
+    return pairs
+
+
+def _moved_on(pairs: list[tuple[str, str]], rng: np.random.Generator) -> list[tuple[str, str]]:
+    """Every A with the B of another pair; every B once."""
+    order = rng.permutation(len(pairs))
+    partner = dict(zip(order.tolist(), np.roll(order, 1).tolist(), strict=True))
+    return [(a, pairs[partner[i]][1]) for i, (a, _) in enumerate(pairs)]
+
+
+def _pairs(articles: Iterable[str], rng: np.random.Generator, names: tuple[str, ...]) -> Rows:
+    """The classes `names` of: next, same_article (or elsewhere), other_article."""
+    groups = [pairs for article in articles if len(pairs := _consecutive(article)) >= 2]
+    sizes = [len(group) for group in groups]
+    everything = [pair for group in groups for pair in group]
+    by_class = {"next": everything, "same_article": [pair for group in groups for pair in _moved_on(group, rng)]}
+    by_class["elsewhere"] = by_class["same_article"]
+    # moving by half of all pairs in article order leaves the article, unless one article holds more than half of them
+    half = len(everything) // 2
+    assert max(sizes) <= half, "one article holds most of the sentences"
+    by_class["other_article"] = [
+        (a, everything[(i + half) % len(everything)][1]) for i, (a, _) in enumerate(everything)
+    ]
+    texts = [pair for name in names for pair in by_class[name]]
+    labels = [label for label, name in enumerate(names) for _ in by_class[name]]
+    return list(texts), labels
+
+
+@functools.cache
+def diagnostic_rows(name: str) -> dict[str, Rows]:
+    """Training and validation examples of a diagnostic task, always the same ones.
+
+    Args:
+        name: of `DIAGNOSTIC_TASKS`.
+    """
+    rows = {}
+    texts = [text for _, text in bundled_articles() if held_out(text, HELD_OUT)]
+    for number, split in enumerate(("train", "validation")):
+        articles = [text for text in texts if held_out(text, _VALIDATION) == (split == "validation")]
+        rng = np.random.default_rng(number)
+        if name == "word_order":
+            rows[split] = _word_order(articles, rng)
+        else:
+            rows[split] = _pairs(articles, rng, DIAGNOSTIC_TASKS[name].labels)
+    return rows

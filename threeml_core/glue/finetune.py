@@ -1,0 +1,445 @@
+"""Fine-tuning by the paper's protocol. `threeml finetune -p checkpoint FOLDER -p glue FOLDER`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from threeml_core.config import StudyConfig
+from threeml_core.foundation.errors import ParameterError, TrainingError
+from threeml_core.foundation.files import atomic_file, exclusive, fingerprint, json_text, project_path
+from threeml_core.foundation.log import Log, print_line
+from threeml_core.glue.baselines import baseline_job
+from threeml_core.glue.encode import EncodedSplit, EncodedTask, encode_task, evaluation_batches, training_batches
+from threeml_core.glue.encoders import Encoder, load_classifier, save_encoder
+from threeml_core.glue.ledger import glue_study
+from threeml_core.glue.metrics import constant_answers, task_metrics, task_score
+from threeml_core.glue.predictions import FILE, Predictions, load_predictions, write_parquet
+from threeml_core.glue.protocol import (
+    STAGE,
+    FinetuneRun,
+    GlueStudy,
+    best_run,
+    finetune_identity,
+    planned_tasks,
+    runs_of,
+    start_of,
+)
+from threeml_core.glue.readers import TaskData, load_task, split_name
+from threeml_core.glue.tasks import Task
+from threeml_core.runs.jobs import Job
+from threeml_core.runs.record import (
+    RunRecord,
+    describe_environment,
+    describe_files,
+    now,
+    read_record,
+    run_folder,
+    run_id,
+    write_record,
+)
+from threeml_core.runs.sweep import run_jobs
+from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
+from threeml_core.training.optim import linear_warmup_decay, parameter_groups, set_learning_rate
+
+_CHECK_EVERY = 50  # updates between looks at the loss, each of which waits for a GPU
+_EVAL_TOKENS = 16_384  # of a validation batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What all runs of a study share: parameters, encoder, device, and the tokenised tasks by name."""
+
+    config: StudyConfig
+    encoder: Encoder
+    device: torch.device
+    data: dict[str, TaskData]
+    encoded: dict[str, EncodedTask]
+
+    @property
+    def pad_token_id(self) -> int:
+        """Fills padded rows."""
+        return int(self.encoder.tokenizer.pad_token_id)
+
+    def identity(self, run: FinetuneRun, starts: Sequence[str]) -> dict[str, Any]:
+        """Of a run; see `protocol.finetune_identity`."""
+        bf16 = use_bf16(self.config, self.device)
+        data_id = self.encoded[run.task].data_id
+        return finetune_identity(self.config, run, self.encoder.fingerprint, data_id, starts, self.device.type, bf16)
+
+    def run_id(self, run: FinetuneRun, starts: Sequence[str]) -> str:
+        """Folder name of a run."""
+        return run_id(f"{run.task}-s{run.seed}", self.identity(run, starts))
+
+    def folder(self, name: str) -> Path:
+        """Of a run."""
+        return run_folder(self.config.runs_dir, STAGE, name)
+
+
+def load_tasks(config: StudyConfig, log: Log = print_line) -> dict[str, TaskData]:
+    """The examples of all tasks of a study, by name; what is wrong with them shows here, before anything is trained.
+
+    Raises:
+        StudyError: an unknown task, malformed data, a `max_length` that the encoder to be pre-trained could not take.
+    """
+    assert config.max_position_embeddings is not None
+    if config.checkpoint is None and config.max_length > config.max_position_embeddings - 2:
+        raise ParameterError(
+            f"max_length={config.max_length}: with max_position_embeddings={config.max_position_embeddings} the "
+            f"encoder takes at most {config.max_position_embeddings - 2} tokens; lower one or raise the other"
+        )
+    data = {task.name: load_task(task, config) for task in planned_tasks(config)}
+    for examples in data.values():
+        sizes = ", ".join(
+            f"{split} {len(part):,}{' (subset)' if part.is_subset else ''}" for split, part in examples.splits.items()
+        )
+        log(f"{examples.task.title}: {sizes}")
+    return data
+
+
+def make_setting(config: StudyConfig, encoder: Encoder, data: dict[str, TaskData]) -> Setting:
+    """Tokenise all that the runs will need.
+
+    Raises:
+        StudyError: no such device, or `max_length` over the encoder's positions.
+    """
+    device = choose_device(config)
+    if encoder.positions is not None and config.max_length > encoder.positions:
+        raise ParameterError(
+            f"max_length={config.max_length}: the encoder {encoder.checkpoint} takes at most {encoder.positions} "
+            "tokens; set max_length to at most that"
+        )
+    cache = project_path(config.runs_dir) / "data"
+    encoded = {
+        name: encode_task(examples, encoder.tokenizer, config.max_length, cache, encoder.segments)
+        for name, examples in data.items()
+    }
+    return Setting(config, encoder, device, data, encoded)
+
+
+def plan_jobs(setting: Setting) -> dict[str, list[Job]]:
+    """Task -> its jobs. A task that starts from another needs that task's runs of the same seed."""
+    config = setting.config
+    tasks = planned_tasks(config)
+    jobs: dict[str, list[Job]] = {task.name: [] for task in tasks}
+    by_seed: dict[tuple[str | None, int], list[str]] = {}
+    gpus = 0.0 if setting.device.type == "cpu" else 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
+    for task in sorted(tasks, key=lambda task: start_of(task, config) is not None):
+        keep_encoder = any(start_of(other, config) == task.name for other in tasks)
+        needed = {task.name, start_of(task, config)}
+        own = dataclasses.replace(  # all that a job needs, as it may be sent to another process
+            setting,
+            data={name: setting.data[name].without_texts() for name in setting.data if name in needed},
+            encoded={name: setting.encoded[name] for name in setting.encoded if name in needed},
+        )
+        for run in runs_of(task, config):
+            starts = tuple(by_seed.get((start_of(task, config), run.seed), ()))
+            work = functools.partial(finetune, own, run, starts, keep_encoder)
+            name = setting.run_id(run, starts)
+            job = Job(STAGE, name, work, starts, run.title, num_cpus=config.ray_num_cpus, num_gpus=gpus)
+            jobs[task.name].append(job)
+            by_seed.setdefault((task.name, run.seed), []).append(job.run_id)
+    return jobs
+
+
+def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskData], log: Log = print_line) -> GlueStudy:
+    """Fine-tune an encoder on all tasks, grid points and seeds of `config`; do what is missing, read what is there.
+
+    Source: section 3.1, Table 6. RTE, STS-B and MRPC start from the best MNLI model of the same seed (which of the
+    MNLI models it is, the paper leaves open).
+
+    Args:
+        config: tasks, grids, seeds.
+        encoder: from `encoders.open_encoder`.
+        data: from `load_tasks`.
+        log: takes progress lines.
+
+    Raises:
+        StudyError: bad input, before any run starts.
+    """
+    setting = make_setting(config, encoder, data)
+    jobs = plan_jobs(setting)
+    baselines = {name: baseline_job(examples, config) for name, examples in data.items()}
+    everything = [*baselines.values(), *(job for of_task in jobs.values() for job in of_task)]
+    records = run_jobs(everything, config, log, config.workers)
+    of_task = {name: [records[job.run_id] for job in of] for name, of in jobs.items()}
+    words = {name: records[job.run_id] for name, job in baselines.items()}
+    return glue_study(config, encoder.checkpoint, encoder.pretraining, of_task, words)
+
+
+def finetune(
+    setting: Setting, run: FinetuneRun, starts: Sequence[str], keep_encoder: bool, log: Log = print_line
+) -> RunRecord:
+    """Fine-tune once, or return the record if that was done before. A run that diverges leaves a record that says so.
+
+    Leaves `runs/finetune/<run id>/` with `record.json`, `metrics.jsonl` and `predictions.npz`.
+
+    Args:
+        setting: what all runs share.
+        run: task, seed, point of the grid.
+        starts: run ids of the models of which the best is where this one starts; none: the encoder itself.
+        keep_encoder: leave the fine-tuned encoder for other tasks to start from.
+        log: takes progress lines.
+    """
+    name = setting.run_id(run, starts)
+    folder = setting.folder(name)
+    with exclusive(folder / ".lock", f"run {name}"):
+        if (folder / "record.json").exists():
+            return read_record(folder)
+        environment = describe_environment()
+        failure, trained = None, None
+        try:
+            trained = _train(setting, run, _start(setting, run, starts, log), keep_selected=keep_encoder)
+        except TrainingError as error:
+            failure = str(error)
+        if trained is not None:
+            if trained.metrics["undefined"]:
+                keys = ", ".join(trained.metrics["undefined"])
+                log(f"{name}: one answer for every example, so {keys} is undefined and counts as 0")
+            if keep_encoder:
+                save_encoder(trained.model, folder / "encoder")
+            trained.answers.save(folder)
+            with atomic_file(folder / "metrics.jsonl") as temporary:
+                temporary.write_text("".join(json_text(line) + "\n" for line in trained.lines), encoding="utf-8")
+        return _write(setting, run, starts, folder, environment, trained, failure)
+
+
+def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) -> PreTrainedModel:
+    """The model a run starts from, under a new head: the encoder, or the best of the models `starts`.
+
+    Raises:
+        TrainingError: all of them failed.
+    """
+    encoder = setting.encoder
+    num_labels = setting.data[run.task].task.num_labels
+    if not starts:
+        torch.manual_seed(run.seed)
+        return load_classifier(encoder.folder, num_labels, encoder.is_random)
+    best = best_run([read_record(setting.folder(name)) for name in starts])
+    if best is None:
+        raise TrainingError(f"all runs it could start from failed ({', '.join(starts)})")
+    for name in starts:
+        if name != best.run_id:
+            with exclusive(setting.folder(name) / ".lock", f"run {name}", wait=True):
+                shutil.rmtree(setting.folder(name) / "encoder", ignore_errors=True)
+    folder = setting.folder(best.run_id)
+    with exclusive(folder / ".lock", f"run {best.run_id}", wait=True):
+        if not (folder / "encoder").is_dir():
+            log(f"{best.run_id} did not keep its encoder: it is fine-tuned again")
+            again = FinetuneRun(**{field.name: best.identity[field.name] for field in dataclasses.fields(FinetuneRun)})
+            model = _train(setting, again, _start(setting, again, (), log), keep_selected=True).model
+            save_encoder(model, folder / "encoder")
+        torch.manual_seed(run.seed)
+        return load_classifier(folder / "encoder", num_labels)
+
+
+@dataclasses.dataclass
+class Trained:
+    """What training leaves.
+
+    Attributes:
+        model: with the weights of the epoch that counts, if they were asked for; else of the last epoch.
+        metrics: of the epoch that counts.
+        answers: of that epoch.
+        lines: metrics of every epoch.
+        timing: seconds, sequences and tokens a second, share of padding, peak memory.
+    """
+
+    model: PreTrainedModel
+    metrics: dict[str, Any]
+    answers: Predictions
+    lines: list[dict[str, Any]]
+    timing: dict[str, float]
+
+
+def _train(setting: Setting, run: FinetuneRun, model: PreTrainedModel, keep_selected: bool) -> Trained:
+    """All epochs of a run, a validation after each.
+
+    Raises:
+        TrainingError: a loss or an output is not finite.
+    """
+    config, device = setting.config, setting.device
+    task = setting.data[run.task].task
+    train = setting.encoded[run.task].splits["train"]
+    reset_peak_memory(device)
+    model.to(device)  # type: ignore[arg-type]
+    optimizer = torch.optim.AdamW(
+        parameter_groups(model, config.finetune_weight_decay),
+        lr=run.learning_rate,
+        betas=(config.adam_beta1, config.adam_beta2),
+        eps=config.adam_epsilon,
+        fused=True,
+    )
+    updates = math.ceil(len(train) / run.batch_size)
+    step, seconds, slots = 0, 0.0, 0
+    lines: list[dict[str, Any]] = []
+    selected: tuple[dict[str, Any], Predictions] | None = None
+    weights: dict[str, torch.Tensor] | None = None
+    pad_to = config.max_length if config.pad_to_max_length else None
+    for epoch in range(1, run.epochs + 1):
+        model.train()
+        started = time.perf_counter()
+        losses: list[torch.Tensor] = []
+        loss_sum = 0.0
+        for index in training_batches(train, run.batch_size, run.seed, epoch):
+            inputs = train.batch(index, setting.pad_token_id, pad_to)
+            slots += inputs["input_ids"].size
+            factor = linear_warmup_decay(step, run.epochs * updates, config.finetune_warmup_ratio)
+            set_learning_rate(optimizer, run.learning_rate * factor)
+            optimizer.zero_grad(set_to_none=True)
+            loss = _loss(task, _logits(setting, model, inputs), torch.from_numpy(train.labels[index]).to(device))
+            loss.backward()
+            if config.max_grad_norm > 0:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
+            optimizer.step()
+            step += 1
+            losses.append(loss.detach())
+            if len(losses) == _CHECK_EVERY:
+                loss_sum += _settle(losses, step)
+        loss_sum += _settle(losses, step)
+        seconds += time.perf_counter() - started
+        answers = _predict(setting, model, task)
+        values, undefined = task_metrics(task, answers.splits)
+        line = {"epoch": epoch, "step": step, "train_loss": loss_sum / updates, "score": task_score(task, values)}
+        lines.append({**line, **values})
+        if selected is None or config.finetune_select == "last" or line["score"] > selected[0]["score"]:
+            selected = {**lines[-1], "undefined": undefined, "is_constant": answers.is_constant}, answers
+            if keep_selected and config.finetune_select == "best":
+                weights = {name: value.to("cpu", copy=True) for name, value in model.state_dict().items()}
+    assert selected is not None
+    if weights is not None:
+        model.load_state_dict(weights)
+    tokens = run.epochs * int(train.offsets[-1])
+    timing = {
+        "train_seconds": seconds,
+        "sequences_per_second": run.epochs * len(train) / seconds,
+        "tokens_per_second": tokens / seconds,
+        "padding_share": 1 - tokens / slots,
+        "peak_memory_bytes": peak_memory(device),
+    }
+    return Trained(model, *selected, lines, timing)
+
+
+def _logits(setting: Setting, model: PreTrainedModel, inputs: dict[str, np.ndarray]) -> torch.Tensor:
+    """(B, num_labels) in float32."""
+    tensors = {name: torch.from_numpy(value).to(setting.device) for name, value in inputs.items()}
+    bf16 = use_bf16(setting.config, setting.device)
+    with torch.autocast(setting.device.type, torch.bfloat16) if bf16 else contextlib.nullcontext():
+        return model(**tensors).logits.float()
+
+
+def _loss(task: Task, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy, or the squared error of a regression; mean over the batch."""
+    return F.mse_loss(logits[:, 0], labels) if task.is_regression else F.cross_entropy(logits, labels)
+
+
+def _settle(losses: list[torch.Tensor], step: int) -> float:
+    """Sum of the losses not yet looked at.
+
+    Raises:
+        TrainingError: one is not finite.
+    """
+    values = torch.stack(losses).tolist() if losses else []
+    losses.clear()
+    for number, value in enumerate(values, step - len(values) + 1):
+        if not math.isfinite(value):
+            raise TrainingError(f"it diverged: the loss is not finite ({value}) at update {number}")
+    return sum(values)
+
+
+def _predict(setting: Setting, model: PreTrainedModel, task: Task) -> Predictions:
+    model.eval()
+    labels, logits = {}, {}
+    for tag in task.validation:
+        split = setting.encoded[task.name].splits[split_name(tag)]
+        labels[tag] = split.labels
+        logits[tag] = predict_split(setting, model, split, task.num_labels)
+        if not np.isfinite(logits[tag]).all():
+            raise TrainingError("it diverged: an output on the validation set is not finite")
+    return Predictions(task, labels, logits)
+
+
+@torch.inference_mode()
+def predict_split(setting: Setting, model: PreTrainedModel, split: EncodedSplit, num_labels: int) -> np.ndarray:
+    """(N, num_labels) outputs in the order of the examples; the model must be in evaluation mode."""
+    logits = np.empty((len(split), num_labels), np.float32)
+    pad_to = setting.config.max_length if setting.config.pad_to_max_length else None
+    for index in evaluation_batches(split, max(1, _EVAL_TOKENS // setting.config.max_length)):
+        inputs = split.batch(index, setting.pad_token_id, pad_to)
+        logits[index] = _logits(setting, model, inputs).cpu().numpy()
+    return logits
+
+
+def _write(
+    setting: Setting,
+    run: FinetuneRun,
+    starts: Sequence[str],
+    folder: Path,
+    environment: dict[str, Any],
+    trained: Trained | None,
+    failure: str | None,
+) -> RunRecord:
+    config, data = setting.config, setting.data[run.task]
+    environment["finished"] = now()
+    describe_device(environment, setting.device)
+    start = start_of(data.task, config)
+    from_subset = start is not None and setting.data[start].is_subset
+    lengths = setting.encoded[run.task].splits["train"].lengths
+    metrics = (
+        {**trained.metrics, "constant_answers": constant_answers(data.task, trained.answers.splits)} if trained else {}
+    )
+    record = RunRecord(
+        stage=STAGE,
+        run_id=folder.name,
+        identity=setting.identity(run, starts),
+        parameters=config.parameters(),
+        sources=dict(config.sources),
+        metrics=metrics,
+        flops={},
+        timing=trained.timing if trained else {},
+        data={
+            "task": run.task,
+            "checkpoint": setting.encoder.checkpoint,
+            "encoder_parameters": setting.encoder.parameters,
+            "data_id": setting.encoded[run.task].data_id,
+            "is_subset": data.is_subset or from_subset,
+            "splits": data.describe(),
+            "share_at_max_length": float(np.mean(lengths >= config.max_length)),
+        },
+        environment=environment,
+        files={} if failure else describe_files(folder, ("metrics.jsonl", FILE)),
+        failure=failure,
+    )
+    write_record(record, config.runs_dir)
+    return record
+
+
+def export_predictions(study: GlueStudy, config: StudyConfig) -> dict[str, Path]:
+    """Write the answers of each task's best runs as `<runs_dir>/predictions/<task>-<hash>.parquet`; task -> file.
+
+    Raises:
+        ParameterError: pyarrow is not installed.
+    """
+    files = {}
+    for result in study.results:
+        if result.best:
+            names = [record.run_id for record in result.best]
+            path = project_path(config.runs_dir) / "predictions" / f"{result.task.name}-{fingerprint(names)}.parquet"
+            seeds = [record.identity["seed"] for record in result.best]
+            if not path.exists():
+                answers = [load_predictions(result.task, record.folder(config.runs_dir)) for record in result.best]
+                write_parquet(path, list(zip(names, seeds, answers, strict=True)))
+            files[result.task.name] = path
+    return files

@@ -1,0 +1,96 @@
+"""How far the estimates of mutual information are from a known truth, as a recorded run: `runs/bias/<run id>`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from threeml_core.config import StudyConfig
+from threeml_core.foundation.files import exclusive
+from threeml_core.foundation.log import Log, print_line
+from threeml_core.information.estimate import BiasPoint
+from threeml_core.information.measure import layer_mutual_information
+from threeml_core.information.mixtures import Mixture
+from threeml_core.runs.record import (
+    RunRecord,
+    describe_environment,
+    load_records,
+    now,
+    read_record,
+    run_folder,
+    run_id,
+    write_record,
+)
+
+STAGE = "bias"
+
+_STUDY: dict[str, Any] = {
+    "clusters": 200,
+    "tokens": 50,
+    "couplings": (0.0, 0.5, 1.0),
+    "states_per_cluster": (5, 20, 100, 500),
+    "seed": 0,
+}
+
+
+def bias_points(
+    clusters: int, tokens: int, couplings: Sequence[float], states_per_cluster: Sequence[int], seed: int
+) -> list[BiasPoint]:
+    """Estimates and truth on mixtures of known mutual information, as the states grow.
+
+    A quarter as many components as clusters, so that k-means finds each of them.
+
+    Args:
+        clusters: K of k-means.
+        tokens: different ones.
+        couplings: of the mixtures, see `Mixture`.
+        states_per_cluster: states over K.
+        seed: of states and k-means.
+    """
+    points = []
+    for coupling in couplings:
+        mixture = Mixture(tokens * max(1, clusters // (4 * tokens)), tokens, coupling)
+        for each in states_per_cluster:
+            states, labels = mixture.sample(each * clusters, seed)
+            found = layer_mutual_information(states, labels, clusters, seeds=(seed,))
+            points.append(BiasPoint(coupling, mixture.mutual_information, found))
+    return points
+
+
+def bias_study(config: StudyConfig, log: Log = print_line) -> RunRecord | None:
+    """The record of `bias_points`, measured now if there is none; None: `plan_only`, and there is none.
+
+    Args:
+        config: where runs lie, and whether anything is run; nothing else changes the result.
+        log: takes a line.
+    """
+    identity = {name: list(value) if isinstance(value, tuple) else value for name, value in _STUDY.items()}
+    if config.plan_only:
+        found = [record for record in load_records(config.runs_dir, STAGE) if record.identity == identity]
+        return found[-1] if found else None
+    name = run_id(STAGE, identity)
+    folder = run_folder(config.runs_dir, STAGE, name)
+    with exclusive(folder / ".lock", f"run {name}", wait=True):
+        if (folder / "record.json").exists():
+            return read_record(folder)
+        started = time.perf_counter()
+        points = bias_points(**_STUDY)
+        seconds = time.perf_counter() - started
+        log(f"{name}: {len(points)} points ({seconds:.1f} s)")
+        record = RunRecord(
+            stage=STAGE,
+            run_id=name,
+            identity=identity,
+            parameters=config.parameters(),
+            sources=dict(config.sources),
+            metrics={"points": [dataclasses.asdict(point) for point in points]},
+            flops={},
+            timing={"seconds": seconds},
+            data={},
+            environment={**describe_environment(), "finished": now()},
+            files={},
+        )
+        write_record(record, config.runs_dir)
+        return record

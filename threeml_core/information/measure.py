@@ -1,0 +1,380 @@
+"""How much the states of [MASK]s say about the tokens that stood there. `threeml information`.
+
+Source: section 4.2, Figure 4, after Voita et al., "The Bottom-up Evolution of Representations in the Transformer"
+(2019): the [MASK]s of frequent tokens, mini-batch k-means, plug-in estimate from the joint counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+import threeml_core.models.build  # noqa: F401  (registers the three models)
+from threeml_core.config import INFORMATION_PARAMETERS, MODEL_NAMES, PARAMETERS, StudyConfig, parse_layers
+from threeml_core.data.prepare import PreparedData, prepare_data
+from threeml_core.foundation.errors import CheckpointError, DamagedFileError, ParameterError
+from threeml_core.foundation.files import exclusive, find_path, fingerprint, project_path, refuse_locked, write_json
+from threeml_core.foundation.log import Log, print_line
+from threeml_core.information.clustering import Rows, cluster
+from threeml_core.information.estimate import LayerInformation, estimate_layer
+from threeml_core.information.ledger import information_configs, information_records
+from threeml_core.information.states import (
+    Forward,
+    Sample,
+    collect_states,
+    draw_sample,
+    refuse_absent,
+    states_in_memory,
+)
+from threeml_core.runs.jobs import Job
+from threeml_core.runs.record import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
+from threeml_core.runs.sweep import run_all
+from threeml_core.training.checkpoint import refuse_foreign_files
+from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
+from threeml_core.training.loop import pretrain
+
+STAGE = "mutual_information"
+
+
+def layer_mutual_information(
+    states: Rows | np.ndarray | Tensor,
+    tokens: np.ndarray,
+    clusters: int = 10_000,
+    seeds: Sequence[int] = (0, 1, 2),
+    passes: int = 1,
+    batch_size: int = 4096,
+    device: torch.device | str = "cpu",
+    layer: int = 0,
+) -> LayerInformation:
+    """Mutual information between states and tokens: k-means with several seeds, then the estimates from the counts.
+
+    What clusters say is at most what the states say: every value estimates a lower bound, which grows with `clusters`.
+
+    Args:
+        states: (N, d), in any order; N of at least 500 * `clusters` keeps the bias small.
+        tokens: (N,) int, 0 or more; token i stands where state i was.
+        clusters: K.
+        seeds: of k-means, for the spread.
+        passes: over the states, in each clustering.
+        batch_size: states between two moves of the centres.
+        device: a CPU clusters with scikit-learn, a GPU with torch.
+        layer: its number, for the record.
+
+    Returns:
+        All estimates in nats; `value` is the corrected one, if it `has_enough_states`.
+
+    Raises:
+        ParameterError: fewer states than clusters, not one token for each state, a state that is not finite.
+    """
+    if len(tokens) != states.shape[0]:
+        raise ParameterError(f"{states.shape[0]:,} states and {len(tokens):,} tokens: expected a token for each state")
+    found = [cluster(states, clusters, seed, passes, batch_size, device) for seed in seeds]
+    return estimate_layer(found, tokens, layer, states.shape[1])
+
+
+# -- runs -----------------------------------------------------------------------------------------------------
+
+
+def chosen_runs(config: StudyConfig, log: Log = print_line) -> list[Path]:
+    """Folders of the pre-trained runs to look at: those of `runs`, or vanilla, 3ML_self and 3ML_cross, all seeds.
+
+    The latter are pre-trained now if they are not there yet, once it is sure that they can be looked at as asked.
+
+    Raises:
+        CheckpointError: there is no such finished run.
+        StudyError: see `checked_sample`.
+    """
+    if config.runs is None:
+        configs = information_configs(config)
+        data = prepare_data(config, log)
+        for each in configs:
+            checked_sample(each, data)
+        return [pretrain(each, log).folder(config.runs_dir) for each in configs]
+    names = [part.strip() for part in config.runs.split(",") if part.strip()]
+    if not names:
+        raise CheckpointError("runs is empty: expected run ids or run folders joined with commas, or None")
+    return [_find_run(config, name) for name in names]
+
+
+def _find_run(config: StudyConfig, name: str) -> Path:
+    folder = refuse_locked(run_folder(config.runs_dir, "pretrain", name))
+    if not folder.is_dir():
+        folder = find_path(name).resolve()
+    if not (folder / "record.json").is_file():
+        known = sorted(p.parent.name for p in (project_path(config.runs_dir) / "pretrain").glob("*/record.json"))
+        hint = f"there are: {', '.join(known) or 'none'}"
+        if (folder.parent / "record.json").is_file():  # its encoder/ has no decoder; its model/ has no record
+            hint = f"that is {folder.parent}"
+        raise CheckpointError(
+            f"runs: {name} is no finished run; expected the id or folder of a pre-training run: {hint}"
+        )
+    record = read_record(folder)
+    if record.stage != "pretrain":
+        raise CheckpointError(f"runs: {name} is a run of stage {record.stage}, expected one of pre-training")
+    if record.failure:
+        raise CheckpointError(f"runs: {name} has no model: {record.failure}")
+    return folder
+
+
+def merge_parameters(config: StudyConfig, record: RunRecord) -> StudyConfig:
+    """Text and corruption of the pre-trained run, with the parameters of this analysis."""
+    own = (*INFORMATION_PARAMETERS, "runs_dir", "device", "bf16", "eval_batch_size")
+    trained = {name: value for name, value in record.parameters.items() if name in PARAMETERS}
+    values = {**trained, **{name: getattr(config, name) for name in own}}
+    sources = {**config.sources, **record.sources, **{name: config.sources[name] for name in own}}
+    return StudyConfig(**values, sources=sources)
+
+
+def checked_sample(config: StudyConfig, data: PreparedData) -> Sample:
+    """The [MASK]s that a model of this configuration is asked about.
+
+    Raises:
+        StudyError: no frequent [MASK], fewer states than clusters, layers that the model does not have.
+    """
+    last = config.num_hidden_layers if config.architecture == "vanilla" else config.decoder_num_hidden_layers
+    refuse_absent(parse_layers(config.state_layers) or (), last, MODEL_NAMES[config.architecture])
+    sample = draw_sample(config, data)
+    if len(sample.tokens) < config.clusters:
+        raise ParameterError(
+            f"clusters={config.clusters:,}, but there are only {len(sample.tokens):,} states (states_per_layer="
+            f"{config.states_per_layer:,}, states_text={config.states_text}): lower clusters (a tenth of the "
+            "states or less makes sense), or look at more states"
+        )
+    return sample
+
+
+def load_model(folder: Path) -> PreTrainedModel:
+    """The pre-training model of a run, decoder included.
+
+    Raises:
+        CheckpointError: missing, not one of the three models, or its weights do not fit.
+    """
+    path = folder / "model"
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        refuse_foreign_files(path)
+        model, report = AutoModelForMaskedLM.from_pretrained(
+            path,
+            use_safetensors=True,
+            output_loading_info=True,
+            dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{path} cannot be loaded ({reason}); pre-train this run again") from None
+    finally:
+        if bars:
+            transformers_logging.enable_progress_bar()
+    if not hasattr(model, "mask_states"):
+        raise CheckpointError(f"{path} is a {model.config.model_type} without a 3ML decoder; expected a run's model/")
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise CheckpointError(f"{path}: {len(missing)} weights are missing, such as {missing[0]}")
+    return model
+
+
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+    """One pre-trained run and how it is looked at."""
+
+    config: StudyConfig
+    record: RunRecord
+    folder: Path
+    sample: Sample
+    device: torch.device
+
+    def states_identity(self) -> dict[str, Any]:
+        """All that determines the states."""
+        c = self.config
+        return {
+            "run": self.record.run_id,
+            "weights": [digest for name, (_, digest) in self.record.files.items() if name.endswith(".safetensors")],
+            "sample": self.sample.fingerprint,
+            "states_final_norm": c.states_final_norm,
+            "state_layers": list(parse_layers(c.state_layers) or ()) or "all",
+            "device": self.device.type,
+            "bf16": use_bf16(c, self.device),
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """All that determines the result."""
+        names = ("clusters", "kmeans_seeds", "kmeans_passes", "kmeans_batch_size", "top_tokens", "states_text")
+        return {**self.states_identity(), **{name: getattr(self.config, name) for name in names}}
+
+
+def plan_jobs(config: StudyConfig, runs: Sequence[Path], log: Log = print_line) -> list[Job]:
+    """A job for each pre-trained run; what is wrong with text or parameters shows here.
+
+    Raises:
+        StudyError: data that are no longer those of the run; see `checked_sample`.
+    """
+    device = choose_device(config)
+    jobs = []
+    for folder in runs:
+        record = read_record(folder, check_hashes=True)
+        merged = merge_parameters(config, record)
+        data = prepare_data(merged, log)
+        if data.data_id != record.data["data_id"]:
+            raise CheckpointError(
+                f"run {record.run_id} was pre-trained on data {record.data['data_id']}, its corpus now gives "
+                f"{data.data_id}: the text has changed since; pre-train again or bring the old text back"
+            )
+        sample = checked_sample(merged, data)
+        setting = _Setting(merged, record, folder, sample, device)
+        name = run_id(record.run_id.rsplit("-", 1)[0], setting.identity())
+        jobs.append(
+            Job(STAGE, name, functools.partial(_measure, setting, name), title=f"information of {record.run_id}")
+        )
+    return jobs
+
+
+def mutual_information(config: StudyConfig, log: Log = print_line) -> list[RunRecord]:
+    """Measure every layer of the chosen runs, or read the records of what was measured before.
+
+    Leaves `runs/mutual_information/<run id>/record.json` for each.
+
+    Args:
+        config: `runs`, text, states, clusters.
+        log: takes progress lines.
+
+    Raises:
+        StudyError: bad input, before anything is measured; too little disk or memory; damaged files.
+    """
+    if config.plan_only:
+        return information_records(config)
+    jobs = plan_jobs(config, chosen_runs(config, log), log)
+    records = run_all(jobs, config.runs_dir, log)
+    return [records[job.run_id] for job in jobs]
+
+
+def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
+    config, sample = setting.config, setting.sample
+    folder = run_folder(config.runs_dir, STAGE, name)
+    with exclusive(folder / ".lock", f"run {name}"):
+        if (folder / "record.json").exists():
+            return read_record(folder)
+        environment = describe_environment()
+        reset_peak_memory(setting.device)
+        model = load_model(setting.folder).to(setting.device)  # type: ignore[arg-type]
+        bf16 = use_bf16(config, setting.device)
+        forward = Forward(model, sample, config.states_final_norm, config.eval_batch_size, bf16)
+        layers = parse_layers(config.state_layers) or tuple(range(len(forward.widths())))
+        progress = _Progress(folder / "layers.json")
+        missing = [layer for layer in layers if layer not in progress.measured]
+        started = time.perf_counter()
+        for layer, rows in _states(setting, forward, layers, missing, log):
+            before = time.perf_counter()
+            found = layer_mutual_information(
+                rows,
+                sample.tokens,
+                config.clusters,
+                range(config.kmeans_seeds),
+                config.kmeans_passes,
+                config.kmeans_batch_size,
+                setting.device,
+                layer,
+            )
+            del rows  # a layer in memory makes room for the next
+            after = time.perf_counter()
+            progress.add(found, before - started, after - before)
+            run = setting.record.run_id
+            log(f"{run} layer {layer}: {found.value:.3f} nats, bias taken out ({after - before:.1f} s)")
+            started = after
+        environment["finished"] = now()
+        describe_device(environment, setting.device)
+        record = RunRecord(
+            stage=STAGE,
+            run_id=name,
+            identity=setting.identity(),
+            parameters=config.parameters(),
+            sources=dict(config.sources),
+            metrics={"layers": [dataclasses.asdict(progress.measured[layer]) for layer in layers]},
+            flops={},
+            timing={
+                **progress.seconds,
+                "peak_memory_bytes": peak_memory(setting.device),
+            },
+            data={
+                "run": setting.record.run_id,
+                "sample": sample.fingerprint,
+                "data_id": setting.record.data["data_id"],
+                "corpus": setting.record.data["corpus"],
+                "perplexity_masked": setting.record.metrics["eval_perplexity_masked"],
+                "unigram_perplexity_masked": setting.record.metrics["unigram_perplexity_masked"],
+                "on_unigram_plateau": setting.record.metrics["on_unigram_plateau"],
+                "states": len(sample.tokens),
+                "frequent_tokens": int(sample.is_top.sum()),
+                "blocks": len(sample.order),
+                "text_blocks": len(sample.blocks),
+            },
+            environment=environment,
+            files={},
+        )
+        write_record(record, config.runs_dir)
+        progress.path.unlink(missing_ok=True)
+        return record
+
+
+class _Progress:
+    """Layers measured so far, and the seconds they took, also over interruptions."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.measured: dict[int, LayerInformation] = {}
+        self.seconds = {"states_seconds": 0.0, "clustering_seconds": 0.0}
+        if not path.exists():
+            return
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            for values in content["layers"]:
+                self.measured[values["layer"]] = LayerInformation(**values)
+            self.seconds = {name: float(content[name]) for name in self.seconds}
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise DamagedFileError(f"damaged run: {path} cannot be read ({error}); remove it and run again") from None
+
+    def add(self, found: LayerInformation, states: float, clustering: float) -> None:
+        """A layer is done."""
+        self.measured[found.layer] = found
+        self.seconds["states_seconds"] += states
+        self.seconds["clustering_seconds"] += clustering
+        layers = [dataclasses.asdict(layer) for layer in self.measured.values()]
+        write_json(self.path, {"layers": layers, **self.seconds})
+
+
+def _states_folder(setting: _Setting) -> Path:
+    identity = setting.states_identity()
+    return project_path(setting.config.runs_dir) / "states" / f"{setting.record.run_id}-{fingerprint(identity, 10)}"
+
+
+def _states(
+    setting: _Setting, forward: Forward, layers: Sequence[int], missing: Sequence[int], log: Log
+) -> Iterator[tuple[int, Rows]]:
+    """The states of the layers that are still to be measured; afterwards the files go, unless they are to be kept."""
+    folder = _states_folder(setting)
+    with exclusive(folder.parent / f".{folder.name}.lock", f"the states folder {folder}", wait=True):
+        if missing and setting.config.states_store == "memory":
+            yield from states_in_memory(forward, missing, log)
+        elif missing:
+            files = collect_states(forward, layers, folder, log)
+            for layer in missing:
+                yield layer, files[layer]
+        if not setting.config.keep_states:
+            shutil.rmtree(folder, ignore_errors=True)

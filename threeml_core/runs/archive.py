@@ -1,0 +1,147 @@
+"""The records and learning curves that a report carries, from which its pages can be made again without the runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from threeml_core.config import KINDS, StudyConfig, parse_mask_split
+from threeml_core.foundation.errors import DamagedFileError
+from threeml_core.foundation.files import atomic_file, atomic_folder, json_text, project_path, sha256_file
+from threeml_core.runs.record import SCHEMA, RunRecord, read_metrics, runs_named
+
+RESULTS, CURVES = "results.jsonl", "curves.jsonl"
+"""One line a record; one line for each run with a learning curve."""
+
+_ABOUT = ".archive"  # in a folder of restored runs: the hashes of what it was restored from
+
+
+def shown_records(records: Iterable[RunRecord], text: str) -> list[RunRecord]:
+    """Those that a text names, and the bootstraps over runs that it names."""
+    records = list(records)
+    named = runs_named(text, [record.run_id for record in records])
+
+    def is_shown(record: RunRecord) -> bool:
+        if record.stage != "bootstrap":
+            return record.run_id in named
+        return named.issuperset([*record.identity["runs"], *record.identity.get("against", ())])
+
+    return [record for record in records if is_shown(record)]
+
+
+def write_archive(records: Sequence[RunRecord], runs_dir: str | Path, folder: Path) -> None:
+    """Leave the records, and the `metrics.jsonl` of their runs, in a report's folder."""
+    curves = (
+        {"stage": record.stage, "run_id": record.run_id, "lines": lines}
+        for record in records
+        if (lines := read_metrics(record.folder(runs_dir) / "metrics.jsonl"))
+    )
+    for name, items in ((RESULTS, map(vars, records)), (CURVES, curves)):
+        with atomic_file(folder / name) as temporary, temporary.open("w", encoding="utf-8") as handle:
+            handle.writelines(json_text(item) + "\n" for item in items)
+
+
+def read_archive(folder: Path) -> list[RunRecord]:
+    """The records of a report.
+
+    Raises:
+        DamagedFileError: they cannot be read, or were written in another schema.
+    """
+    found = []
+    for values in _lines(folder / RESULTS):
+        if values.get("schema") == _OLDER:
+            values = _upgraded(values)
+        if values.get("schema") != SCHEMA:
+            raise DamagedFileError(
+                f"{folder / RESULTS} holds records of schema {values.get('schema')}, this version reads {_OLDER} and "
+                f"{SCHEMA}: run the study again (report_from=runs)"
+            )
+        found.append(RunRecord(**values))
+    return found
+
+
+_OLDER = 3
+"""The schema before: the same fields, but another corruption, see `rounded_counts`."""
+
+
+def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """A record of the older schema in this one: with the corruption that it executed. It keeps its run id."""
+    identity = dict(values["identity"])
+    if values["stage"] == "pretrain" and identity and values["parameters"]["mask_counts"] == "exact":
+        for prefix in ("", "eval_"):
+            rate, split = (values["parameters"][f"{prefix}{name}"] for name in ("mask_rate", "mask_split"))
+            counts = rounded_counts(values["parameters"]["sequence_length"], rate, split)
+            identity[f"{prefix}corruption"] = dict(zip(KINDS, map(str, counts), strict=True))
+    return {**values, "identity": identity, "schema": SCHEMA}
+
+
+def rounded_counts(n: int, mask_rate: float, mask_split: str) -> tuple[int, int, int]:
+    """Tokens masked, replaced and unchanged in every block, as records of schema 3 have it: all whole numbers.
+
+    The total was `mask_rate * n` rounded half up, the split rounded down, and what was left went to the largest
+    remainders, the first of equal ones: 4-1-0 for 15% of 32 tokens and 80-10-10, without unchanged tokens.
+    """
+    total = math.floor(mask_rate * n + 0.5)
+    exact = [round(share * total, 9) for share in parse_mask_split(mask_split)]
+    counts = [math.floor(value) for value in exact]
+    order = sorted(range(3), key=lambda i: (-(exact[i] - counts[i]), i))
+    for i in order[: total - sum(counts)]:
+        counts[i] += 1
+    return counts[0], counts[1], counts[2]
+
+
+def restore_runs(folder: Path, runs_dir: Path) -> Path:
+    """Make run folders of an archive, without weights and predictions; return `runs_dir`.
+
+    Args:
+        folder: of a report.
+        runs_dir: is replaced, unless it was restored from the same archive before.
+
+    Raises:
+        DamagedFileError: the archive is missing or cannot be read.
+    """
+    for name in (RESULTS, CURVES):
+        if not (folder / name).is_file():
+            raise DamagedFileError(
+                f"{folder / name} is missing: this preset's report is made of the records that were committed with it; "
+                "bring it back (git checkout), or set report_from=runs to run the study"
+            )
+    hashes = "\n".join([f"schema {SCHEMA}", *(sha256_file(folder / name) for name in (RESULTS, CURVES))])
+    about = runs_dir / _ABOUT
+    if about.is_file() and about.read_text(encoding="utf-8") == hashes:
+        return runs_dir
+    curves = {(of["stage"], of["run_id"]): of["lines"] for of in _lines(folder / CURVES)}
+    with atomic_folder(runs_dir) as temporary:
+        for record in read_archive(folder):
+            run = temporary / record.stage / record.run_id
+            run.mkdir(parents=True)
+            values = {**vars(record), "files": {}}
+            (run / "record.json").write_text(json_text(values), encoding="utf-8")
+            if lines := curves.get((record.stage, record.run_id)):
+                text = "".join(json_text(line) + "\n" for line in lines)
+                (run / "metrics.jsonl").write_text(text, encoding="utf-8")
+        (temporary / _ABOUT).write_text(hashes, encoding="utf-8")
+    return runs_dir
+
+
+def from_records(config: StudyConfig, folder: Path) -> StudyConfig:
+    """`config` that shows the records of a report's folder and runs nothing.
+
+    Raises:
+        DamagedFileError: see `restore_runs`.
+    """
+    runs_dir = f"build/records/{config.preset}"
+    restore_runs(folder, project_path(runs_dir))
+    return config.replace(plan_only=True, runs_dir=runs_dir)
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise DamagedFileError(
+            f"{path} cannot be read ({error}); bring the committed file back (git checkout)"
+        ) from None

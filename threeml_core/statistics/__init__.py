@@ -1,0 +1,1 @@
+"""Intervals over seeds and the rule of verdicts. No torch."""

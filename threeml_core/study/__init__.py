@@ -1,0 +1,1 @@
+"""The paper's tables and figures as experiments, their runs and the claims."""

@@ -1,0 +1,1 @@
+"""Pre-training: the loop and all it needs."""

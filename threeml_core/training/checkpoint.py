@@ -1,0 +1,232 @@
+"""Saved states for exact resume, and the export of the encoder as an ordinary Hugging Face folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from threeml_core.foundation.errors import CheckpointError, DamagedFileError, TrainingError
+from threeml_core.foundation.files import atomic_file, atomic_folder, fits_digest, json_text
+from threeml_core.foundation.log import Log
+
+SMOOTHING = 20
+"""Updates over which the loss is smoothed, to see whether a run has diverged."""
+
+
+@dataclasses.dataclass
+class TrainingState:
+    """Where a run stands, apart from weights and moments. Order, corruption and dropout follow from the step."""
+
+    step: int = 0
+    """Updates done."""
+    seconds: float = 0.0
+    """Wall clock of the updates before the current logging window; validation and saving left out."""
+    window_seconds: float = 0.0
+    """The same, of the current logging window."""
+    loss_sum: float = 0.0
+    """Of the losses in the window."""
+    loss_count: int = 0
+    smoothed_loss: float = 0.0
+    """Moving average of the losses of the updates after the warm-up; nats."""
+    smoothed_count: int = 0
+    """Updates in it."""
+
+    def smooth(self, loss: float) -> None:
+        """Take the loss of another update after the warm-up into the average."""
+        self.smoothed_count += 1
+        self.smoothed_loss += (loss - self.smoothed_loss) / min(self.smoothed_count, SMOOTHING)
+
+    def start_window(self) -> None:
+        """Begin the next logging window."""
+        self.seconds += self.window_seconds
+        self.window_seconds, self.loss_sum, self.loss_count = 0.0, 0.0, 0
+
+
+REMEDY = "The paper's remedy: max_grad_norm=1.0 (gradient clipping); a lower learning_rate helps too"
+
+
+def all_finite(model: nn.Module) -> bool:
+    """Is every parameter a finite number?"""
+    norms = torch._foreach_norm([p.detach() for p in model.parameters()])
+    return bool(torch.isfinite(torch.stack(norms)).all())
+
+
+class SavedStates:
+    """The last states of a run: `<folder>/<step>-<first digits of the file's SHA-256>.safetensors`.
+
+    A file appears under its name when it is complete, so a kill leaves the states before it as they were; the digits
+    tell whether it is still what was written.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        """`keep`: the older ones are removed when a state is saved."""
+        self.folder, self.keep = folder, keep
+
+    def files(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.folder.glob("*-*.safetensors"), reverse=True)
+
+    def describe(self) -> str:
+        """What a run that has to stop can say about its last good state."""
+        files = self.files()
+        return f"the last good state is kept in {files[0]}" if files else "no state was saved before"
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState) -> None:
+        """Write weights, moments and where the run stands; the states before it stay until the new one is whole.
+
+        Raises:
+            TrainingError: a parameter is not finite; the states before it are kept.
+            StudyError: the disk is full; the states before it are kept.
+        """
+        if not all_finite(model):
+            raise TrainingError(f"a parameter is not finite after step {state.step}; {self.describe()}. {REMEDY}")
+        about = {"state": json_text(dataclasses.asdict(state))}
+        with atomic_file(self.folder / f"{state.step:09d}.safetensors", digest=True) as temporary:
+            save_file(_tensors(model, optimizer), temporary, about)
+        for old in self.files()[self.keep :]:
+            old.unlink(missing_ok=True)
+
+    def newest(self, log: Log) -> Path | None:
+        """The newest state that is as it was written; None: none was saved.
+
+        A damaged one is named in the log and put aside (`.damaged` behind its name), for the one before it.
+
+        Raises:
+            DamagedFileError: all are damaged.
+        """
+        files = self.files()
+        for path in files:
+            if fits_digest(path):
+                return path
+            log(f"warning: damaged state {path}: it is not what was written; put aside, the one before it is taken")
+            path.replace(path.with_name(f"{path.name}.damaged"))
+        if files:
+            raise DamagedFileError(
+                f"damaged checkpoint: none of the {len(files)} states in {self.folder} is what was written; "
+                f"remove {self.folder.parent} to start this run again"
+            )
+        return None
+
+    def remove(self) -> None:
+        """Remove them all: the run is finished."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights and moments by name; a tied weight stands there once."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        tensors[f"model.{name}"] = parameter.detach().contiguous()
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"optimizer.{key}.{name}"] = value.contiguous()
+    return tensors
+
+
+def load_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
+    """Put a saved state back into model and optimizer.
+
+    Raises:
+        DamagedFileError: the file cannot be read or is of another model.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            state = TrainingState(**json.loads(file.metadata()["state"]))
+        moments: dict[str, dict[str, Tensor]] = {}
+        for name in [name for name in saved if name.startswith("optimizer.")]:
+            _, key, parameter = name.split(".", 2)
+            moments.setdefault(parameter, {})[key] = saved.pop(name)
+        parameters = dict(model.named_parameters())
+        if {f"model.{name}" for name in parameters} != set(saved):
+            raise ValueError("it is of another model")
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(saved[f"model.{name}"])
+                optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in moments.get(name, {}).items()}
+        return state
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # safetensors and torch raise many kinds
+        reason = str(error).split("\n")[0][:200]
+        raise DamagedFileError(
+            f"damaged checkpoint: {path} cannot be loaded ({type(error).__name__}: {reason}); "
+            f"remove {path.parent.parent} to start this run again"
+        ) from None
+
+
+def save_model(model: PreTrainedModel, folder: Path, tokenizer_folder: Path) -> None:
+    """The whole pre-training model, decoder included, as a Hugging Face folder (safetensors) with its tokenizer."""
+    with atomic_folder(folder) as temporary:
+        model.save_pretrained(temporary)
+        _copy_tokenizer(tokenizer_folder, temporary, usable_positions(model))
+
+
+def export_encoder(model: PreTrainedModel, folder: Path, tokenizer_folder: Path, card: str) -> None:
+    """The encoder alone: an ordinary RoBERTa folder that `AutoModel` loads, with tokenizer and model card.
+
+    Source: section 2.2, "Fine-tuning and Inference": the decoder is removed.
+    """
+    with atomic_folder(folder) as temporary:
+        cast(PreTrainedModel, model.encoder).save_pretrained(temporary)
+        _copy_tokenizer(tokenizer_folder, temporary, usable_positions(model))
+        (temporary / "README.md").write_text(card, encoding="utf-8")
+
+
+def usable_positions(model: PreTrainedModel) -> int:
+    """Tokens that the position table has room for: RoBERTa's first position stands behind the padding's."""
+    encoder = model.config.encoder
+    return encoder.max_position_embeddings - encoder.pad_token_id - 1
+
+
+def _copy_tokenizer(source: Path, folder: Path, positions: int) -> None:
+    """A tokenizer that cuts at `positions`, whatever length it was made for: all that the model takes, and no more."""
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) | {"model_max_length": positions}
+    path.write_text(json_text(settings, indent=2), encoding="utf-8")
+
+
+def refuse_foreign_files(folder: Path) -> None:
+    """Refuse a model folder whose own files lead out of it: to weights elsewhere, to pickled ones, to code of others.
+
+    transformers follows the names in `config.json` and in the weights' index, be they of safetensors or not, and
+    fetches an attention that is named like a repository if `kernels` is installed. Code that `auto_map` names is never
+    run, as every call says `trust_remote_code=False`.
+
+    Raises:
+        CheckpointError: a name that leads out of the folder.
+    """
+    config, index = (read_json_object(folder / name) for name in ("config.json", "model.safetensors.index.json"))
+    for key in ("attn_implementation", "_attn_implementation", "_attn_implementation_internal"):
+        if "/" in str(config.get(key)):
+            raise CheckpointError(
+                f"checkpoint {folder}: its config.json asks for code from {config[key]}; remove {key}"
+            )
+    shards = index.get("weight_map") or {}
+    names = {"model.safetensors.index.json": [*shards.values()] if isinstance(shards, dict) else [shards]}
+    names["config.json"] = [config["transformers_weights"]] if config.get("transformers_weights") else []
+    for file, weights in names.items():
+        for name in weights:
+            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+                raise CheckpointError(
+                    f"checkpoint {folder}: its {file} names the weights {name!r}; expected safetensors files of this "
+                    "folder"
+                )
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """An object; empty if there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # transformers says what is wrong with it
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,396 @@
+"""Pre-training: a plain loop, saved states, one record. `threeml pretrain -p mask_rate 0.5`.
+
+On several GPUs: `torchrun --nproc-per-node 8 -m threeml_core pretrain --config run.yaml`, or `-p num_processes 8`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from threeml_core import flops
+from threeml_core.config import (
+    KINDS,
+    StudyConfig,
+    executed_parameters,
+    executed_rate,
+    executed_statement,
+    given_parameters,
+    parse_mask_split,
+)
+from threeml_core.data.prepare import PreparedData, prepare_data
+from threeml_core.foundation.errors import DivergedError, Preempted, TrainingError
+from threeml_core.foundation.files import exclusive
+from threeml_core.foundation.log import Log, no_line, print_line
+from threeml_core.foundation.processes import stop_requested
+from threeml_core.masking import CorruptedBatch
+from threeml_core.runs.ledger import pretraining
+from threeml_core.runs.record import (
+    RunRecord,
+    describe_environment,
+    describe_files,
+    now,
+    read_metrics,
+    read_record,
+    run_folder,
+    run_id,
+    write_record,
+)
+from threeml_core.training.callbacks import Progress, metrics_writer, write_nothing
+from threeml_core.training.checkpoint import (
+    REMEDY,
+    SMOOTHING,
+    SavedStates,
+    all_finite,
+    export_encoder,
+    load_training_state,
+    save_model,
+)
+from threeml_core.training.device import choose_device, describe_device, peak_memory
+from threeml_core.training.distributed import Processes, run_with_torchrun
+from threeml_core.training.energy import energy_meter
+from threeml_core.training.evaluation import (
+    corruption_fingerprint,
+    fixed_corruption,
+    masking_of,
+    mlm_perplexity,
+    on_unigram_plateau,
+    tokens_by_kind,
+    unigram_log_probabilities,
+    validation_blocks,
+)
+from threeml_core.training.model_card import count_parameters, model_card
+from threeml_core.training.trainer import Trainer, precision_of
+
+STAGE = "pretrain"
+
+
+def pretrain_identity(config: StudyConfig, data_id: str, device: torch.device) -> dict[str, Any]:
+    """All that determines the result of a run."""
+    bf16, compiled = precision_of(config, device)
+    run = {"device": device.type, "bf16": bf16, "torch_compile": compiled}
+    return {"data": data_id, **executed_parameters(config), **run}
+
+
+def pretrain_run_id(config: StudyConfig, data: PreparedData, device: torch.device) -> str:
+    """Folder name of a run.
+
+    Raises:
+        ParameterError: a mask rate that these blocks cannot satisfy.
+    """
+    for evaluation in (False, True):
+        masking_of(config, data, evaluation)
+    identity = pretrain_identity(config, data.data_id, device)
+    return run_id(f"{config.architecture}-{100 * executed_rate(config):.0f}", identity)
+
+
+def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
+    """Pre-train one model, or return the record if that was done before, or go on where it was interrupted.
+
+    Source: section 3.3 and Appendix A. Leaves `runs/pretrain/<run id>/` with `record.json`, `metrics.jsonl`,
+    `model/` (decoder included) and `encoder/` (an ordinary RoBERTa with tokenizer).
+
+    Args:
+        config: resolved parameters.
+        log: takes progress lines.
+
+    Raises:
+        StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
+    """
+    if config.plan_only:
+        return pretraining(config)
+    transformers_logging.disable_progress_bar()
+    processes = Processes.of_torchrun()
+    device = choose_device(config, processes.local_rank)
+    environment = describe_environment()
+    log = log if processes.is_first else no_line
+    data = prepare_data(config, log)
+    log(f"{config.max_steps:,} updates of {config.batch_size:,} sequences are {_epochs(config, data):.3g} epochs")
+    name = pretrain_run_id(config, data, device)
+    identity = pretrain_identity(config, data.data_id, device)
+    folder = run_folder(config.runs_dir, STAGE, name)
+    if config.num_processes > 1 and processes.count == 1:
+        return _pretrain_with_torchrun(config, folder, log)
+    finished = (folder / "record.json").exists()
+    if not finished or processes.count > 1:  # nothing changes in a finished run, so any number may read it at once
+        lock = exclusive(folder / ".lock", f"run {name}") if processes.is_first else contextlib.nullcontext()
+        with lock, processes.joined(device):
+            finished = processes.first_says((folder / "record.json").exists())
+            if not finished:
+                try:
+                    _run(config, data, device, processes, identity, environment, folder, log)
+                except DivergedError as error:
+                    if processes.is_first:  # what diverges would do so again
+                        SavedStates(folder / "training_state", config.save_total_limit).remove()
+                        record_failure(config, name, str(error), identity)
+                    raise
+                processes.wait()
+                return read_record(folder)
+    record = _finished(folder)
+    log(f"run {name} is finished; its record is read")
+    return record
+
+
+def record_failure(config: StudyConfig, name: str, failure: str, identity: dict[str, Any] | None = None) -> RunRecord:
+    """Leave a record that says why run `name` gave no model."""
+    environment = {**describe_environment(), "finished": now()}
+    empty: dict[str, Any] = {key: {} for key in ("metrics", "flops", "timing", "data", "files")}
+    record = RunRecord(
+        STAGE,
+        name,
+        identity=identity or {},
+        parameters=config.parameters(),
+        sources=dict(config.sources),
+        environment=environment,
+        failure=failure,
+        **empty,
+    )
+    write_record(record, config.runs_dir)
+    return record
+
+
+def _epochs(config: StudyConfig, data: PreparedData) -> float:
+    """How often the run sees each training sequence, in the mean."""
+    return config.max_steps * config.batch_size / len(data.train)
+
+
+def _finished(folder: Path) -> RunRecord:
+    record = read_record(folder, check_hashes=True)
+    if record.failure:
+        raise TrainingError(f"run {folder.name} failed before: {record.failure}; to try again, remove {folder}")
+    return record
+
+
+def _pretrain_with_torchrun(config: StudyConfig, folder: Path, log: Log) -> RunRecord:
+    """As `pretrain`, in `num_processes` new processes on this host."""
+    Processes(count=config.num_processes).check(config.batch_size, config.micro_batch_size or config.batch_size)
+    if not (folder / "record.json").exists():
+        run_with_torchrun("pretrain", given_parameters(config), config.num_processes, log)
+    return _finished(folder)
+
+
+def _run(
+    config: StudyConfig,
+    data: PreparedData,
+    device: torch.device,
+    processes: Processes,
+    identity: dict[str, Any],
+    environment: dict[str, Any],
+    folder: Path,
+    log: Log,
+) -> None:
+    trainer = Trainer(config, data, device, processes)
+    states = SavedStates(folder / "training_state", config.save_total_limit)
+    saved = processes.first_says(states.newest(log) if processes.is_first else None)
+    if saved is not None:
+        trainer.state = load_training_state(saved, trainer.model, trainer.optimizer)
+        log(f"run {folder.name} resumes after step {trainer.state.step}")
+    else:
+        log(f"run {folder.name} starts")
+    corruption = fixed_corruption(validation_blocks(config, data), masking_of(config, data, evaluation=True))
+    _say_what_is_executed(identity, config, corruption, log)
+    _say_how_cross_is_normalised(config, log)
+    unigram = unigram_log_probabilities(data.train_counts(), data.special_ids)
+
+    def validate() -> dict[str, float]:
+        return mlm_perplexity(trainer.model, corruption, unigram, config.eval_batch_size, trainer.autocast())
+
+    with energy_meter(log) as energy:
+        metrics = _train(trainer, folder, states, validate, log)
+    if not processes.is_first:
+        return
+    # of a part of a run, or of one process of several, it would mean nothing
+    kwh = energy.kwh if saved is None and processes.count == 1 else None
+    final: dict[str, Any] = {
+        **metrics,
+        **{f"eval_tokens_{kind}": count for kind, count in tokens_by_kind(corruption).items()},
+        "eval_blocks": len(corruption.input_ids),
+        "eval_corruption": corruption_fingerprint(corruption),
+    }
+    if on_unigram_plateau(metrics):
+        log(
+            f"warning: the run ends on the unigram plateau: its perplexity at masked positions is "
+            f"{metrics['eval_perplexity_masked']:.1f}, the unigram's {metrics['unigram_perplexity_masked']:.1f}; try "
+            "more updates, a longer warm-up or another learning rate"
+        )
+    _finish(trainer, folder, identity, environment, final, kwh)
+    states.remove()
+
+
+def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corruption: CorruptedBatch, log: Log) -> None:
+    """Where rate or split are not as asked for, and where the validation text is too short for a kind of token."""
+    for evaluation, name in ((False, "corruption"), (True, "eval_corruption")):
+        if statement := executed_statement(config.parameters(), identity[name], evaluation):
+            log(f"{'validation ' * evaluation}mask rate {statement} per {config.sequence_length} tokens")
+    counts = tokens_by_kind(corruption)
+    for kind, share in zip(KINDS, parse_mask_split(config.eval_mask_split), strict=True):
+        if share and not counts[kind]:
+            log(
+                f"the validation corruption has no {kind} token: {len(corruption.input_ids)} sequences are too few for "
+                f"{share:.0%} of the corrupted tokens; no perplexity is given for this kind"
+            )
+
+
+def _say_how_cross_is_normalised(config: StudyConfig, log: Log) -> None:
+    """Where it is not as the preset says, or not as the paper says. Source: section 3.3."""
+    if config.sources["layer_norm"] == "derived":
+        log(f"layer_norm=pre instead of post, which preset {config.preset} has: post-LN does not work for 3ML_cross")
+    elif (config.architecture, config.layer_norm) == ("cross", "post"):
+        log("warning: layer_norm=post, as given: the paper says that it does not work for 3ML_cross; it took pre")
+
+
+def _train(
+    trainer: Trainer, folder: Path, states: SavedStates, validate: Callable[[], dict[str, float]], log: Log
+) -> dict[str, float]:
+    """Updates up to max_steps; validation and saving now and then. The last validation's metrics.
+
+    Of several processes the first one writes, validates and saves; the others' result is empty.
+    """
+    config, state, processes = trainer.config, trainer.state, trainer.processes
+    tokens_per_step = config.batch_size * config.sequence_length
+    last: dict[str, float] = {}
+    pending: list[torch.Tensor] = []  # losses not yet looked at: reading one waits for the device
+
+    def settle() -> None:
+        """Look at the pending losses; stop at the first that is not finite."""
+        values = processes.sum(torch.stack(pending)).tolist()
+        for step, value in enumerate(values, state.step - len(values) + 1):
+            if not math.isfinite(value):
+                raise TrainingError(f"the loss is not finite ({value}) at step {step}; {states.describe()}. {REMEDY}")
+            if step > config.warmup_ratio * config.max_steps:
+                state.smooth(value)
+        state.loss_sum += sum(values)
+        state.loss_count += len(values)
+        pending.clear()
+
+    def save() -> None:
+        if processes.is_first:
+            states.save(trainer.model, trainer.optimizer, state)
+
+    with contextlib.ExitStack() as stack:
+        stopping = stack.enter_context(stop_requested())
+        writer = metrics_writer(folder, state.step, config.tensorboard)
+        write = stack.enter_context(writer) if processes.is_first else write_nothing
+        bar = stack.enter_context(Progress(config, state.step))
+        while state.step < config.max_steps:
+            started = time.perf_counter()
+            learning_rate = trainer.learning_rate()
+            pending.append(trainer.update())
+            step, end = state.step, state.step == config.max_steps
+            stop = processes.any(stopping())
+            logging = step % config.logging_steps == 0 or end
+            validating = step % config.eval_steps == 0 or end
+            saving = (step % config.save_steps == 0 or stop) and not end
+            if trainer.device.type == "cpu" or logging or validating or saving:  # free on a CPU: check every step
+                settle()
+            state.window_seconds += time.perf_counter() - started
+            bar.update(1)
+            if logging:
+                rate = state.loss_count * tokens_per_step / state.window_seconds
+                loss = state.loss_sum / state.loss_count
+                write(step, {"train_loss": loss, "learning_rate": learning_rate, "tokens_per_second": rate})
+                bar.report(step, config.max_steps, loss, rate, log)
+                state.start_window()
+            if validating:
+                if not all_finite(trainer.model):
+                    raise TrainingError(f"a parameter is not finite after step {step}; {states.describe()}. {REMEDY}")
+                uniform = math.log(trainer.data.vocab_size)
+                if state.smoothed_count >= SMOOTHING and state.smoothed_loss > uniform:
+                    if processes.is_first:
+                        raise DivergedError(_diverged("training", step, state.smoothed_loss, uniform))
+                    processes.wait()  # the first one leaves a record and ends
+                if processes.is_first:
+                    last = validate()
+                    too_bad = end and last["eval_loss"] > uniform + _MUCH_WORSE  # also of a run of a few updates
+                    if too_bad or not all(map(math.isfinite, last.values())):
+                        raise DivergedError(_diverged("validation", step, last["eval_loss"], uniform))
+                    write(step, last)
+                    log(
+                        f"step {step}: validation perplexity over all corrupted {last['eval_perplexity']:.1f}, "
+                        f"at masked positions {last['eval_perplexity_masked']:.1f} "
+                        f"(unigram {last['unigram_perplexity_masked']:.1f})"
+                    )
+            if saving:
+                save()
+            if stop and not end:
+                processes.wait()  # for the state
+                raise Preempted(
+                    f"run {folder.name} was asked to stop (SIGTERM): its state after step {step} is saved; "
+                    "the same command goes on from there"
+                )
+    return last or (validate() if processes.is_first else {})
+
+
+_MUCH_WORSE = 1.0
+"""Nats above a uniform guess that no untrained model has: a run that ends there has diverged, however short it was."""
+
+
+def _diverged(which: str, step: int, loss: float, uniform: float) -> str:
+    return (
+        f"the run diverged: after step {step} the {which} loss over all corrupted tokens is {loss:.4g} nats, a uniform "
+        f"guess over the vocabulary has {uniform:.4g}; no encoder is exported. {REMEDY}, or a higher one if the loss "
+        "never fell"
+    )
+
+
+def _flops(config: StudyConfig, vocab: int) -> dict[str, float]:
+    if config.mask_counts == "probabilistic":
+        return {}  # ragged rows go through the full-length forward, which Appendix C does not describe
+    forward = flops.forward_flops(config, "exact", vocab)
+    return {
+        "forward_per_block": forward,
+        "training": flops.training_flops(forward, config.batch_size, config.max_steps, "exact"),
+        "speedup_over_vanilla_15": flops.config_speedup(config, "exact", 0.15, vocab),
+        "speedup_over_vanilla_same_rate": flops.config_speedup(config, "exact", config.mask_rate, vocab),
+        "paper_formula_speedup_over_vanilla_15": flops.config_speedup(config, "paper", 0.15, vocab),
+    }
+
+
+def _finish(
+    trainer: Trainer,
+    folder: Path,
+    identity: dict[str, Any],
+    environment: dict[str, Any],
+    metrics: dict[str, Any],
+    kwh: float | None,
+) -> None:
+    config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
+    losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
+    environment |= {"processes": trainer.processes.count, "micro_batch_size": trainer.micro_batch_size}
+    environment["finished"] = now()
+    describe_device(environment, trainer.device)
+    save_model(model, folder / "model", data.tokenizer_folder)
+    card = model_card(config, folder.name, data, metrics, model)
+    export_encoder(model, folder / "encoder", data.tokenizer_folder, card)
+    record = RunRecord(
+        stage=STAGE,
+        run_id=folder.name,
+        identity=identity,
+        parameters=config.parameters(),
+        sources=dict(config.sources),
+        metrics={"train_loss": losses[-1], **metrics, "on_unigram_plateau": on_unigram_plateau(metrics)},
+        flops=_flops(config, data.vocab_size),
+        timing={
+            "train_seconds": state.seconds,
+            "tokens_per_second": config.max_steps * config.batch_size * config.sequence_length / state.seconds,
+            "peak_memory_bytes": peak_memory(trainer.device),
+            **({} if kwh is None else {"energy_kwh": kwh}),
+        },
+        data={
+            "data_id": data.data_id,
+            "vocab_size": data.vocab_size,
+            "parameters": count_parameters(model),
+            "encoder_parameters": count_parameters(model.encoder),
+            **{name: data.meta[name] for name in ("corpus", "tokenizer", "train", "validation")},
+        },
+        environment=environment,
+        files=describe_files(folder, ("metrics.jsonl", "model", "encoder")),
+    )
+    write_record(record, config.runs_dir)

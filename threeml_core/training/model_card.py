@@ -1,0 +1,66 @@
+"""The encoder folder's README."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from transformers import PreTrainedModel
+
+from threeml_core.config import MODEL_NAMES, StudyConfig, corruption_of, executed_statement
+from threeml_core.data.prepare import PreparedData
+from threeml_core.training.checkpoint import usable_positions
+
+
+def count_parameters(module: Any) -> int:
+    """Trainable numbers in a module; shared ones count once."""
+    return sum(p.numel() for p in module.parameters())
+
+
+def model_card(
+    config: StudyConfig, name: str, data: PreparedData, metrics: dict[str, Any], model: PreTrainedModel
+) -> str:
+    """The encoder folder's README: what it is, how it was made, how to load it."""
+    kind = {**MODEL_NAMES, "vanilla": "a vanilla masked language model"}
+    text = f"{data.meta['corpus']} ({data.meta['train']['words']:,} words)"
+    if "bundled" in data.meta["corpus"]:
+        text += "; English Wikipedia's contributors, CC BY-SA"
+    executed = executed_statement(config.parameters(), corruption_of(config.parameters()))
+    length, room = config.sequence_length, usable_positions(model)
+    encoder = cast(PreTrainedModel, model.encoder)
+    longer = (
+        ""
+        if room <= length
+        else f""";
+  the positions behind {length} were never pre-trained: longer texts need fine-tuning at their length, or else cut at
+  {length} (`tokenizer.model_max_length`, sentence-transformers' `max_seq_length`)"""
+    )
+    return f"""---
+library_name: transformers
+tags: [masked-language-modeling, roberta, 3ml]
+---
+# Encoder of {name}
+
+An ordinary RoBERTa encoder ({config.layer_norm}-LN, {config.num_hidden_layers} layers, width {config.hidden_size},
+{count_parameters(encoder):,} parameters) of transformers' class `{type(encoder).__name__}`
+(model type `{encoder.config.model_type}`), pre-trained as {kind[config.architecture]} with
+mask_rate {config.mask_rate:g} and split {config.mask_split}; the decoder was removed.
+{f"Executed: mask rate {executed} per sequence." if executed else ""}
+
+* text: {text}
+* tokenizer: {data.meta["tokenizer"]}, {data.vocab_size:,} tokens
+* length: pre-trained on sequences of {length} tokens; there is room for {room}, at which the tokenizer cuts{longer}
+* no pooler was trained: `AutoModel` draws a new one, so take `last_hidden_state`, not `pooler_output`
+* {config.max_steps:,} updates of {config.batch_size} blocks, peak learning rate {config.learning_rate:g},
+  seed {config.seed}
+* validation perplexity {metrics["eval_perplexity"]:.2f} over all corrupted tokens, at [MASK]s
+  {metrics["eval_perplexity_masked"]:.2f} (token frequencies alone: {metrics["unigram_perplexity_masked"]:.2f})
+
+```python
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("encoder")
+model = AutoModelForSequenceClassification.from_pretrained("encoder", num_labels=2)
+```
+
+Method: Liao et al., "Mask More and Mask Later", EMNLP 2022.
+"""
