@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.models.base import MaskedLanguageModel, ThreeMLModel
-from threeml_core.models.configuration import ThreeMLCrossConfig, ThreeMLSelfConfig, VanillaConfig
 from threeml_core.models.decoder import Attention
-from threeml_core.models.threeml_cross import ThreeMLCrossForMaskedLM
-from threeml_core.models.threeml_self import ThreeMLSelfForMaskedLM
-from threeml_core.models.vanilla import VanillaForMaskedLM
 
-MODELS = {
-    "vanilla": (VanillaConfig, VanillaForMaskedLM),
-    "self": (ThreeMLSelfConfig, ThreeMLSelfForMaskedLM),
-    "cross": (ThreeMLCrossConfig, ThreeMLCrossForMaskedLM),
-}
-"""Architecture -> configuration class, model class."""
 
-for _config_class, _model_class in MODELS.values():
-    AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
-    AutoModelForMaskedLM.register(_config_class, _model_class, exist_ok=True)
+def model_class(architecture: str) -> Any:
+    """The model of an architecture, made known to Hugging Face's Auto classes."""
+    model = ARCHITECTURES[architecture].load("model")
+    AutoConfig.register(model.config_class.model_type, model.config_class, exist_ok=True)
+    AutoModelForMaskedLM.register(model.config_class, model, exist_ok=True)
+    return model
+
+
+for _architecture in ARCHITECTURES:
+    model_class(_architecture)
 
 _ENCODER_TYPES = {"post": "roberta", "pre": "roberta-prelayernorm"}
 
@@ -63,8 +61,8 @@ def build_model(
         bos_token_id=bos_token_id,
         eos_token_id=eos_token_id,
     )
-    config_class, model_class = MODELS[config.architecture]
-    whole = config_class(
+    model_type = model_class(config.architecture)
+    whole = model_type.config_class(
         encoder=encoder,
         decoder_num_hidden_layers=config.decoder_num_hidden_layers,
         decoder_hidden_size=config.decoder_hidden_size,
@@ -74,7 +72,7 @@ def build_model(
         mask_token_id=mask_token_id,
     )
     try:
-        model = model_class(whole)
+        model = model_type(whole)
     except RuntimeError as error:
         if not any(sign in str(error) for sign in ("can't allocate memory", "overflow")):
             raise

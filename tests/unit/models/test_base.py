@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel
 from tests.unit.models.test_models import VARIANTS, VOCAB, N, batch_of, make
 from threeml_core.config import ARCHITECTURES
 from threeml_core.models import attention, dropout
-from threeml_core.models.build import MODELS
+from threeml_core.models.build import model_class
 
 
 @pytest.mark.parametrize("layer_norm", ["pre", "post"])
@@ -117,9 +117,9 @@ def test_other_encoders(architecture: str, kind: str, tmp_path: Path) -> None:
         max_position_embeddings=N + 10,
         pad_token_id=1,
     )
-    config_class, model_class = MODELS[architecture]
+    model_type = model_class(architecture)
     torch.manual_seed(0)
-    model = model_class(config_class(encoder=encoder, mask_token_id=4)).eval()
+    model = model_type(model_type.config_class(encoder=encoder, mask_token_id=4)).eval()
     batch = batch_of()
     fast, ordinary = model(corrupted=batch), model(batch.input_ids, labels=batch.labels)
     assert fast.loss.item() == pytest.approx(ordinary.loss.item(), abs=1e-6)
@@ -131,7 +131,7 @@ def test_other_encoders(architecture: str, kind: str, tmp_path: Path) -> None:
     assert torch.equal(whole, model.encoder(ids).last_hidden_state)
     model.train()(corrupted=batch).loss.backward()
     model.save_pretrained(tmp_path)
-    assert torch.equal(model_class.from_pretrained(tmp_path).eval()(corrupted=batch).loss, fast.loss)
+    assert torch.equal(model_type.from_pretrained(tmp_path).eval()(corrupted=batch).loss, fast.loss)
 
 
 @pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
