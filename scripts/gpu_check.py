@@ -19,7 +19,7 @@ from threeml_core.benchmark.run import run_benchmark
 from threeml_core.benchmark.speeds import lines_of, speeds
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import PreparedData, load_prepared, prepare_data
-from threeml_core.models import build_model
+from threeml_core.models.build import build_model
 from threeml_core.runs.record import RunRecord, describe_environment
 from threeml_core.training.device import describe_device
 from threeml_core.training.evaluation import fixed_corruption, masking_of, validation_blocks

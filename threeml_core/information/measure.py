@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-import threeml_core.models  # noqa: F401  (registers the three models)
+import threeml_core.models.build  # noqa: F401  (registers the three models)
 from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import INFORMATION_PARAMETERS, PARAMETERS, StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data

@@ -9,7 +9,7 @@ from threeml_core import flops
 from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
-from threeml_core.models.modeling import build_model
+from threeml_core.models.build import build_model
 
 
 def count_forward_flops(config: StudyConfig, vocab: int | None = None) -> int:

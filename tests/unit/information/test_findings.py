@@ -10,7 +10,13 @@ import pytest
 from threeml_core.config import make_config
 from threeml_core.information.bias import bias_study
 from threeml_core.information.findings import first_block, first_layers
-from threeml_core.reporting import bias_table, information_table, plot_bias, plot_information, statement_table
+from threeml_core.reporting.information import (
+    bias_table,
+    information_table,
+    plot_bias,
+    plot_information,
+    statement_table,
+)
 from threeml_core.runs.record import RunRecord
 
 # -- the paper's statements -----------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from threeml_core.foundation.log import no_line
 from threeml_core.information import states
 from threeml_core.information.states import Forward, Sample, collect_states, draw_sample, states_in_memory
 from threeml_core.masking import Masking, corrupt
-from threeml_core.models import build_model
-from threeml_core.models.modeling import take
+from threeml_core.models.build import build_model
+from threeml_core.models.gather import take
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 
