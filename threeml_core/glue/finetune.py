@@ -40,16 +40,7 @@ from threeml_core.glue.protocol import (
 from threeml_core.glue.readers import TaskData, load_task, split_name
 from threeml_core.glue.tasks import Task
 from threeml_core.runs.jobs import Job
-from threeml_core.runs.record import (
-    RunRecord,
-    describe_environment,
-    describe_files,
-    now,
-    read_record,
-    run_folder,
-    run_id,
-    write_record,
-)
+from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_jobs
 from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
 from threeml_core.training.optim import linear_warmup_decay, parameter_groups, set_learning_rate
@@ -195,16 +186,14 @@ def finetune(
     """
     name = setting.run_id(run, starts)
     folder = setting.folder(name)
-    with exclusive(folder / ".lock", f"run {name}"):
-        if (folder / "record.json").exists():
-            return read_record(folder)
-        environment = describe_environment()
-        failure, trained = None, None
+
+    def work(environment: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         try:
             trained = _train(setting, run, _start(setting, run, starts, log), keep_selected=keep_encoder)
         except TrainingError as error:
-            failure = str(error)
-        if trained is not None:
+            found["failure"] = str(error)
+        else:
             if trained.metrics["undefined"]:
                 keys = ", ".join(trained.metrics["undefined"])
                 log(f"{name}: one answer for every example, so {keys} is undefined and counts as 0")
@@ -213,7 +202,14 @@ def finetune(
             trained.answers.save(folder)
             with atomic_file(folder / "metrics.jsonl") as temporary:
                 temporary.write_text("".join(json_text(line) + "\n" for line in trained.lines), encoding="utf-8")
-        return _write(setting, run, starts, folder, environment, trained, failure)
+            constant = constant_answers(setting.data[run.task].task, trained.answers.splits)
+            found["metrics"] = {**trained.metrics, "constant_answers": constant}
+            found["timing"] = trained.timing
+            found["files"] = ("metrics.jsonl", FILE)
+        describe_device(environment, setting.device)
+        return {**found, "data": _about(setting, run)}
+
+    return recorded(folder, setting.identity(run, starts), setting.config, work)
 
 
 def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) -> PreTrainedModel:
@@ -382,48 +378,20 @@ def predict_split(setting: Setting, model: PreTrainedModel, split: EncodedSplit,
     return logits
 
 
-def _write(
-    setting: Setting,
-    run: FinetuneRun,
-    starts: Sequence[str],
-    folder: Path,
-    environment: dict[str, Any],
-    trained: Trained | None,
-    failure: str | None,
-) -> RunRecord:
-    config, data = setting.config, setting.data[run.task]
-    environment["finished"] = now()
-    describe_device(environment, setting.device)
-    start = start_of(data.task, config)
-    from_subset = start is not None and setting.data[start].is_subset
-    lengths = setting.encoded[run.task].splits["train"].lengths
-    metrics = (
-        {**trained.metrics, "constant_answers": constant_answers(data.task, trained.answers.splits)} if trained else {}
-    )
-    record = RunRecord(
-        stage=STAGE,
-        run_id=folder.name,
-        identity=setting.identity(run, starts),
-        parameters=config.parameters(),
-        sources=dict(config.sources),
-        metrics=metrics,
-        flops={},
-        timing=trained.timing if trained else {},
-        data={
-            "task": run.task,
-            "checkpoint": setting.encoder.checkpoint,
-            "encoder_parameters": setting.encoder.parameters,
-            "data_id": setting.encoded[run.task].data_id,
-            "is_subset": data.is_subset or from_subset,
-            "splits": data.describe(),
-            "share_at_max_length": float(np.mean(lengths >= config.max_length)),
-        },
-        environment=environment,
-        files={} if failure else describe_files(folder, ("metrics.jsonl", FILE)),
-        failure=failure,
-    )
-    write_record(record, config.runs_dir)
-    return record
+def _about(setting: Setting, run: FinetuneRun) -> dict[str, Any]:
+    """What a record says of a run's encoder and examples."""
+    data, encoded = setting.data[run.task], setting.encoded[run.task]
+    start = start_of(data.task, setting.config)
+    lengths = encoded.splits["train"].lengths
+    return {
+        "task": run.task,
+        "checkpoint": setting.encoder.checkpoint,
+        "encoder_parameters": setting.encoder.parameters,
+        "data_id": encoded.data_id,
+        "is_subset": data.is_subset or (start is not None and setting.data[start].is_subset),
+        "splits": data.describe(),
+        "share_at_max_length": float(np.mean(lengths >= setting.config.max_length)),
+    }
 
 
 def export_predictions(study: GlueStudy, config: StudyConfig) -> dict[str, Path]:

@@ -17,19 +17,10 @@ from typing import Any
 import numpy as np
 
 from threeml_core.config import StudyConfig, parse_grid
-from threeml_core.foundation.files import exclusive
 from threeml_core.glue.metrics import Comparison, Splits, chance_level, compare, macro_average, score_interval
 from threeml_core.glue.predictions import load_predictions
 from threeml_core.glue.tasks import Task, select_tasks, tasks_of_source
-from threeml_core.runs.record import (
-    RunRecord,
-    describe_environment,
-    load_records,
-    read_record,
-    run_folder,
-    run_id,
-    write_record,
-)
+from threeml_core.runs.record import RunRecord, load_records, recorded, run_folder, run_id
 
 STAGE = "finetune"
 
@@ -263,30 +254,17 @@ def _bootstrapped(
         runs_dir: folder of all runs.
         measure: gives the metrics.
     """
-    older = identity
-    identity = {**identity, "method": _METHOD}
-    name = run_id(f"{identity['task']}-bootstrap", identity)
-    folder = run_folder(runs_dir, "bootstrap", name)
-    with exclusive(folder / ".lock", f"run {name}", wait=True):
-        if (folder / "record.json").exists():
-            return read_record(folder).metrics, False
-        if same := [record for record in load_records(runs_dir, "bootstrap") if record.identity == older]:
-            return same[-1].metrics, True
-        record = RunRecord(
-            stage="bootstrap",
-            run_id=name,
-            identity=identity,
-            parameters=run.parameters,
-            sources=run.sources,
-            metrics=measure(),
-            flops={},
-            timing={},
-            data={"task": identity["task"]},
-            environment=describe_environment(),
-            files={},
-        )
-        write_record(record, runs_dir)
-        return record.metrics, False
+    latest = {**identity, "method": _METHOD}
+    folder = run_folder(runs_dir, "bootstrap", run_id(f"{identity['task']}-bootstrap", latest))
+    if not (folder / "record.json").exists():
+        older = [record for record in load_records(runs_dir, "bootstrap") if record.identity == identity]
+        if older:
+            return older[-1].metrics, True
+
+    def work(environment: dict[str, Any]) -> dict[str, Any]:
+        return {"metrics": measure(), "data": {"task": identity["task"]}}
+
+    return recorded(folder, latest, run, work, wait=True).metrics, False
 
 
 _METHOD = "spread over seeds, bootstrap of examples"

@@ -9,12 +9,13 @@ import json
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import DamagedFileError
-from threeml_core.foundation.files import PROJECT_ROOT, fingerprint, project_path, sha256_file, write_json
+from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file, write_json
 from threeml_core.foundation.processes import available_cores
 
 SCHEMA = 4
@@ -92,6 +93,68 @@ def write_record(record: RunRecord, runs_dir: str | Path) -> Path:
     path = record.folder(runs_dir) / "record.json"
     write_json(path, dataclasses.asdict(record))
     return path
+
+
+def leave_record(
+    folder: Path,
+    identity: Mapping[str, Any],
+    config: StudyConfig | RunRecord,
+    environment: Mapping[str, Any],
+    files: Iterable[str] = (),
+    **fields: Any,
+) -> RunRecord:
+    """Write the record of a run that has just ended.
+
+    Args:
+        folder: of the run, see `run_folder`.
+        identity: all that determines the result.
+        config: its parameters; a run that has none of its own takes those of another's record.
+        environment: where it was done, see `describe_environment`.
+        files: what it leaves in its folder, see `describe_files`.
+        fields: the other fields of the record; those left out are empty.
+    """
+    empty: dict[str, Any] = {name: {} for name in ("metrics", "flops", "timing", "data")}
+    record = RunRecord(
+        folder.parent.name,
+        folder.name,
+        identity=dict(identity),
+        parameters=config.parameters if isinstance(config, RunRecord) else config.parameters(),
+        sources=dict(config.sources),
+        environment={**environment, "finished": now()},
+        files=describe_files(folder, files),
+        **{**empty, **fields},
+    )
+    write_record(record, folder.parents[1])
+    return record
+
+
+def recorded(
+    folder: Path,
+    identity: Mapping[str, Any],
+    config: StudyConfig | RunRecord,
+    work: Callable[[dict[str, Any]], Mapping[str, Any]],
+    wait: bool = False,
+    again: bool = False,
+) -> RunRecord:
+    """Do a run and leave its record, or read the record if that was done before.
+
+    Args:
+        folder: see `leave_record`, as the next two.
+        identity: all that determines the result.
+        config: its parameters.
+        work: does it; takes the record's environment, to which it may add, and returns the other fields of the record.
+        wait: for another process that does the same run.
+        again: do it although there is a record, which is replaced.
+
+    Raises:
+        LockedError: another process does the same run, and this one does not `wait`.
+    """
+    with exclusive(folder / ".lock", f"run {folder.name}", wait):
+        if not again and (folder / "record.json").exists():
+            return read_record(folder)
+        environment = describe_environment()
+        fields = work(environment)
+        return leave_record(folder, identity, config, environment, **fields)
 
 
 def read_record(folder: Path, check_hashes: bool = False) -> RunRecord:

@@ -35,13 +35,11 @@ from threeml_core.runs.ledger import pretraining
 from threeml_core.runs.record import (
     RunRecord,
     describe_environment,
-    describe_files,
-    now,
+    leave_record,
     read_metrics,
     read_record,
     run_folder,
     run_id,
-    write_record,
 )
 from threeml_core.training.callbacks import Progress, metrics_writer, write_nothing
 from threeml_core.training.checkpoint import (
@@ -129,30 +127,12 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
                 except DivergedError as error:
                     if processes.is_first:  # what diverges would do so again
                         SavedStates(folder / "training_state", config.save_total_limit).remove()
-                        record_failure(config, name, str(error), identity)
+                        leave_record(folder, identity, config, describe_environment(), failure=str(error))
                     raise
                 processes.wait()
                 return read_record(folder)
     record = _finished(folder)
     log(f"run {name} is finished; its record is read")
-    return record
-
-
-def record_failure(config: StudyConfig, name: str, failure: str, identity: dict[str, Any] | None = None) -> RunRecord:
-    """Leave a record that says why run `name` gave no model."""
-    environment = {**describe_environment(), "finished": now()}
-    empty: dict[str, Any] = {key: {} for key in ("metrics", "flops", "timing", "data", "files")}
-    record = RunRecord(
-        STAGE,
-        name,
-        identity=identity or {},
-        parameters=config.parameters(),
-        sources=dict(config.sources),
-        environment=environment,
-        failure=failure,
-        **empty,
-    )
-    write_record(record, config.runs_dir)
     return record
 
 
@@ -364,17 +344,16 @@ def _finish(
     config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
     losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
     environment |= {"processes": trainer.processes.count, "micro_batch_size": trainer.micro_batch_size}
-    environment["finished"] = now()
     describe_device(environment, trainer.device)
     save_model(model, folder / "model", data.tokenizer_folder)
     card = model_card(config, folder.name, data, metrics, model)
     export_encoder(model, folder / "encoder", data.tokenizer_folder, card)
-    record = RunRecord(
-        stage=STAGE,
-        run_id=folder.name,
-        identity=identity,
-        parameters=config.parameters(),
-        sources=dict(config.sources),
+    leave_record(
+        folder,
+        identity,
+        config,
+        environment,
+        ("metrics.jsonl", "model", "encoder"),
         metrics={"train_loss": losses[-1], **metrics, "on_unigram_plateau": on_unigram_plateau(metrics)},
         flops=_flops(config, data.vocab_size),
         timing={
@@ -390,7 +369,4 @@ def _finish(
             "encoder_parameters": count_parameters(model.encoder),
             **{name: data.meta[name] for name in ("corpus", "tokenizer", "train", "validation")},
         },
-        environment=environment,
-        files=describe_files(folder, ("metrics.jsonl", "model", "encoder")),
     )
-    write_record(record, config.runs_dir)
