@@ -19,7 +19,9 @@ from threeml_core.reporting import study_notes
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
 from threeml_core.study.claims import claims
-from threeml_core.study.results import Outcome, StudyRun, find_outcomes, study_runs
+from threeml_core.study.experiment import StudyRun
+from threeml_core.study.ledger import find, study_runs
+from threeml_core.study.results import Result
 
 SEEDS = 3
 CONFIG = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pretrain_seeds": SEEDS})
@@ -51,14 +53,14 @@ def study(
     config: StudyConfig,
     scores: Callable[[StudyRun, int], Any],
     metrics: Callable[[StudyRun, int], dict] = lambda r, s: {},
-) -> list[Outcome]:
+) -> list[Result]:
     """All runs of a study with chosen results, through the records."""
     trained, tuned = [], []
     for run in study_runs(config):
         for seed in run.seeds:
             trained.append(pretrained(run, seed, **metrics(run, seed)))
             tuned += finetuned(run, trained[-1], config, scores(run, seed))
-    return find_outcomes(config, None, trained, tuned)
+    return find(config, None, [*trained, *tuned])
 
 
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
@@ -77,7 +79,7 @@ def paper_scores(run: StudyRun, seed: int) -> dict[str, Any]:
         if value.recipe != "efficient-large" or not value.setting.startswith(place):
             continue
         change = value.setting.split()[2:]
-        if value.artefact in run.artefacts and all(str(getattr(c, k)) == v for k, v in (x.split("=") for x in change)):
+        if value.artefact in run.exhibits and all(str(getattr(c, k)) == v for k, v in (x.split("=") for x in change)):
             task, _, metric = value.metric.partition("_")
             if task in TASKS:
                 both = (
@@ -149,7 +151,7 @@ def test_a_model_that_never_saw_a_kind_of_token_decides_nothing() -> None:
     """As vanilla-15% in sequences of 32 tokens once was: 4-1-0 where 80-10-10 was asked for."""
     outcomes = study(CONFIG, noisy(1, 0.1))
 
-    def executed(outcome: Outcome, unchanged: str) -> Outcome:
+    def executed(outcome: Result, unchanged: str) -> Result:
         counts = {"masked": "4", "replaced": "1", "unchanged": unchanged}
         records = {s: dataclasses.replace(r, identity={"corruption": counts}) for s, r in outcome.pretraining.items()}
         return dataclasses.replace(outcome, pretraining=records)
@@ -185,7 +187,7 @@ def layer(number: int, value: float) -> dict:
 
 def test_mutual_information_is_paired_by_seed() -> None:
     outcomes = study(CONFIG, lambda r, s: everywhere(0.8))
-    runs = [(o, s, r) for o in outcomes if "Figure 4" in o.run.artefacts for s, r in o.ended.items()]
+    runs = [(o, s, r) for o in outcomes if "Figure 4" in o.run.exhibits for s, r in o.ended.items()]
     values = {"vanilla": 1.0, "self": 0.95, "cross": 0.5}
     records = []
     for outcome, seed, run in runs:
@@ -327,7 +329,7 @@ def study_of_qqp(f1: float, accuracy: float) -> dict[str, Claim]:
             for r in finetuned(run, trained[-1], CONFIG, scores(run, seed), chance=0.33):
                 known = ANSWERS_TO_QQP if r.identity["task"] == "qqp" else r.metrics["constant_answers"]
                 tuned.append(dataclasses.replace(r, metrics={**r.metrics, "constant_answers": known}))
-    return {c.name: c for c in claims(CONFIG, find_outcomes(CONFIG, None, trained, tuned), ())}
+    return {c.name: c for c in claims(CONFIG, find(CONFIG, None, [*trained, *tuned]), ())}
 
 
 def test_constant_models_are_not_above_chance_by_another_metric() -> None:
@@ -342,7 +344,7 @@ def test_records_that_do_not_say_what_constant_answers_give() -> None:
 
     runs = [(run, pretrained(run, seed)) for run in study_runs(CONFIG) for seed in run.seeds]
     tuned = [without(r) for run, of in runs for r in finetuned(run, of, CONFIG, everywhere(0.8))]
-    found = claims(CONFIG, find_outcomes(CONFIG, None, [of for _, of in runs], tuned), ())
+    found = claims(CONFIG, find(CONFIG, None, [*(of for _, of in runs), *tuned]), ())
     assert found[0].verdict == "undecided" and found[0].reasons == "what constant answers give is not recorded"
 
 
@@ -448,7 +450,7 @@ def test_pooled_variances_judge_where_the_study_says_so() -> None:
         outcomes = study(config, scores)
         finding = claims(config, outcomes, ())[0].findings[0]
         assert finding.verdict == verdict
-        models = [o for o in outcomes if "Table 3" in o.run.artefacts]
+        models = [o for o in outcomes if "Table 3" in o.run.exhibits]
         assert finding.spread.freedom == len(models)
         squares = [0.1**2 / 2] * (len(models) - 1) + [0.8**2 / 2]
         assert finding.spread.deviation == pytest.approx(math.sqrt(np.mean(squares)))

@@ -15,10 +15,10 @@ from threeml_core.benchmark.run import run_benchmark
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import ParameterError, TrainingError
 from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.glue.finetune import finetune_study
 from threeml_core.glue.tasks import ABLATION_TASKS
 from threeml_core.information.measure import mutual_information
-from threeml_core.study.results import COMPARISON
-from threeml_core.study.run import finetune_study, finished_outcomes, prepare, run_study
+from threeml_core.study.run import finished_results, prepare, run_study
 from threeml_core.training.loop import pretrain
 
 FINETUNING = {
@@ -71,10 +71,10 @@ def test_only_what_is_missing(study: dict, tmp_path: Path) -> None:
     )
     assert "16 of 20 runs are finished; their records are read" in lines, "fine-tunings of the first four too"
     assert all(o.is_finished for o in more)
-    assert finished_outcomes(config, ["Figure 5", "Table 2c"]) == more
+    assert finished_results(config, ["Figure 5", "Table 2c"]) == more
     there = run_study(config.replace(plan_only=True), ["Figure 5", "Table 2c"])
     assert [(o.pretraining, o.ablation) for o in there] == [(o.pretraining, o.ablation) for o in more]
-    assert [len(o.pretraining) for o in finished_outcomes(config, ["Figure 3"])] == [1, 1], "shared with Figure 5"
+    assert [len(o.pretraining) for o in finished_results(config, ["Figure 3"])] == [1, 1], "shared with Figure 5"
     again = run_study(config, ["Figure 5", "Table 2c"])
     assert finished(runs_dir) == after
     assert [o.pretraining for o in again] == [o.pretraining for o in more]
@@ -83,7 +83,7 @@ def test_only_what_is_missing(study: dict, tmp_path: Path) -> None:
 def test_seeds_and_steps(study: dict, tmp_path: Path) -> None:
     """Two pre-training seeds, two workers; Table 3's models have their own number of updates and fine-tuning seeds."""
     config = make_config({**study, "pretrain_seeds": 2, "workers": 2})
-    outcomes = run_study(config, [COMPARISON])
+    outcomes = run_study(config, ["Table 3"])
     assert len(outcomes) == 5 and all(o.is_finished and list(o.pretraining) == [0, 1] for o in outcomes)
     for outcome in outcomes:
         assert {r.parameters["max_steps"] for r in outcome.pretraining.values()} == {4}

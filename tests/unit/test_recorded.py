@@ -14,6 +14,7 @@ from tests.unit.test_experiments import study  # noqa: F401  (a fixture)
 from threeml_core.config import identity_parameters, make_config, parse_arguments
 from threeml_core.foundation.errors import DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line
+from threeml_core.glue.finetune import finetune_study
 from threeml_core.glue.protocol import compare_results
 from threeml_core.information.measure import mutual_information
 from threeml_core.reporting import comparison_of_models, corruption_note, protocol_table
@@ -21,8 +22,8 @@ from threeml_core.reporting.commands import finetune_command, pretrain_command
 from threeml_core.runs.archive import CURVES, RESULTS, read_archive, restore_runs, shown_records, write_archive
 from threeml_core.runs.ledger import is_pretraining_of
 from threeml_core.runs.record import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record, write_record
-from threeml_core.study.results import study_runs
-from threeml_core.study.run import corruption_rows, finetune_study, finished_outcomes, prepare, run_study
+from threeml_core.study.ledger import study_runs
+from threeml_core.study.run import corruption_rows, finished_results, prepare, run_study
 from threeml_core.training.loop import pretrain
 
 
@@ -83,7 +84,7 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:  # noqa: F8
     )
     for of in (
         run_study(recorded, ["Table 1", "Figure 3"], no_line),
-        finished_outcomes(recorded, ["Table 1", "Figure 3"]),
+        finished_results(recorded, ["Table 1", "Figure 3"]),
     ):
         assert [o.metric("eval_loss") for o in of] == [o.metric("eval_loss") for o in outcomes]
         assert [[d.average for d in o.ablation.values()] for o in of] == [

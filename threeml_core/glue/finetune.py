@@ -17,14 +17,14 @@ import torch
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from threeml_core.config import StudyConfig
+from threeml_core.config import RANDOM, StudyConfig
 from threeml_core.foundation.errors import ParameterError, TrainingError
 from threeml_core.foundation.files import atomic_file, exclusive, fingerprint, json_text, project_path
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.glue.baselines import baseline_job
 from threeml_core.glue.encode import EncodedSplit, EncodedTask, encode_task, evaluation_batches, training_batches
-from threeml_core.glue.encoders import Encoder, load_classifier, save_encoder
-from threeml_core.glue.ledger import glue_study
+from threeml_core.glue.encoders import Encoder, load_classifier, open_encoder, save_encoder
+from threeml_core.glue.ledger import glue, glue_study, of_pretraining, of_untrained
 from threeml_core.glue.metrics import constant_answers, task_metrics, task_score
 from threeml_core.glue.predictions import FILE, Predictions, load_predictions, write_parquet
 from threeml_core.glue.protocol import (
@@ -43,6 +43,7 @@ from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_jobs
 from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
+from threeml_core.training.loop import pretrain
 from threeml_core.training.optim import linear_warmup_decay, parameter_groups, set_learning_rate
 
 _CHECK_EVERY = 50  # updates between looks at the loss, each of which waits for a GPU
@@ -168,6 +169,28 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
     of_task = {name: [records[job.run_id] for job in of] for name, of in jobs.items()}
     words = {name: records[job.run_id] for name, job in baselines.items()}
     return glue_study(config, encoder.checkpoint, encoder.pretraining, of_task, words)
+
+
+def finetune_study(config: StudyConfig, log: Log = print_line) -> list[GlueStudy]:
+    """Fine-tune `checkpoint` by the protocol, and with `random_baseline` the same encoder without its training.
+
+    Without `checkpoint` it is the encoder that `02_pretrain` makes with the same parameters; if it is not there yet, it
+    is pre-trained now. With `plan_only` the records are read.
+
+    Raises:
+        StudyError: bad input, before anything is trained; with `plan_only`: there is no record.
+    """
+    if config.plan_only:
+        return glue(config)
+    data = load_tasks(config, log)
+    checkpoint = config.checkpoint or pretrain(of_pretraining(config), log).folder(config.runs_dir) / "encoder"
+    encoder = open_encoder(checkpoint)
+    log(f"{encoder.checkpoint}: {encoder.parameters:,} parameters, at most {encoder.positions} tokens")
+    studies = [finetune_glue(config, encoder, data, log)]
+    if config.random_baseline:
+        untrained = open_encoder(f"{RANDOM}{encoder.checkpoint}")
+        studies.append(finetune_glue(of_untrained(config), untrained, data, log))
+    return studies
 
 
 def finetune(

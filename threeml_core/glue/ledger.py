@@ -7,7 +7,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from threeml_core.config import MODEL_NAMES, RANDOM, StudyConfig
-from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue.protocol import (
     TRAINING_PARAMETERS,
     FinetuneRun,
@@ -18,7 +17,7 @@ from threeml_core.glue.protocol import (
     task_result,
 )
 from threeml_core.glue.tasks import HELD_OUT, select_tasks
-from threeml_core.runs.ledger import has_parameters, nothing, pretraining
+from threeml_core.runs.ledger import find, missing, pretraining
 from threeml_core.runs.record import RunRecord, load_records
 
 
@@ -41,43 +40,56 @@ def glue(config: StudyConfig) -> list[GlueStudy]:
         ParameterError: no task has records of all its runs.
     """
     trained = pretraining(of_pretraining(config)) if config.checkpoint is None else None
-    tuned = [r for r in load_records(config.runs_dir, "finetune") if has_parameters(r, config, FINETUNE_MATCH)]
+    given = (config.checkpoint or "").removeprefix(RANDOM)
+    tuned = [
+        record
+        for record in find(config, "finetune", FINETUNE_MATCH)
+        if (_folder_of(record) == trained.run_id if trained else _encoder_name(record) == str(PurePath(given)))
+    ]
     baselines = load_records(config.runs_dir, "baseline")
     studies = []
     for is_random in (False, True) if config.random_baseline else ((config.checkpoint or "").startswith(RANDOM),):
         own = of_untrained(config) if is_random and config.random_baseline else config
-        of_encoder = [record for record in tuned if _is_of(record, config, trained, is_random)]
-        found = _by_task(own, of_encoder)
+        of_encoder = [record for record in tuned if record.data["checkpoint"].startswith(RANDOM) == is_random]
+        found = finished_tasks(own, of_encoder)
         if not found:
             what = f"{'random ' if is_random else ''}{trained.run_id if trained else config.checkpoint}"
-            raise ParameterError(nothing(config, f"fine-tuning of {what}"))
+            raise missing(config, f"fine-tuning of {what}")
         words = {name: _baseline(baselines, records[0]) for name, records in found.items()}
         checkpoint = of_encoder[-1].data["checkpoint"]
         studies.append(glue_study(own, checkpoint, trained, found, {n: r for n, r in words.items() if r}))
     return studies
 
 
-def _is_of(record: RunRecord, config: StudyConfig, trained: RunRecord | None, is_random: bool) -> bool:
-    """Is it a fine-tuning of this encoder?"""
-    checkpoint = record.data["checkpoint"]
-    if checkpoint.startswith(RANDOM) != is_random:
-        return False
-    name = checkpoint.removeprefix(RANDOM)
-    if trained is not None:
-        return PurePath(name).parent.name == trained.run_id
-    assert config.checkpoint is not None
-    return name == str(PurePath(config.checkpoint.removeprefix(RANDOM)))
+def _encoder_name(record: RunRecord) -> str:
+    """Checkpoint of a fine-tuning, with or without its training."""
+    return str(record.data["checkpoint"].removeprefix(RANDOM))
 
 
-def _by_task(config: StudyConfig, records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Task -> records of its planned runs, where all are there."""
-    there: dict[Point, RunRecord] = with_their_starts(records, config)
-    found = {}
-    for task in planned_tasks(config):
-        points = [point_of(run) for run in runs_of(task, config)]
-        if all(point in there for point in points):
-            found[task.name] = [there[point] for point in points]
-    return found
+def _folder_of(record: RunRecord) -> str:
+    """Run id of the pre-training whose encoder a fine-tuning took, if it was one of this project's."""
+    return PurePath(_encoder_name(record)).parent.name
+
+
+def encoder_of(record: RunRecord) -> str | None:
+    """Run id of the pre-training that a fine-tuning started from; None: from an encoder without its training."""
+    return None if record.data["checkpoint"].startswith(RANDOM) else _folder_of(record)
+
+
+def finished_tasks(config: StudyConfig, records: Sequence[RunRecord]) -> dict[str, tuple[RunRecord, ...]]:
+    """Task -> records of its planned runs, where all are there.
+
+    Args:
+        config: what was planned.
+        records: fine-tunings of one encoder, oldest first.
+    """
+    there = _with_their_starts(records, config)
+    planned = {task.name: [point_of(run) for run in runs_of(task, config)] for task in planned_tasks(config)}
+    return {
+        name: tuple(there[point] for point in points)
+        for name, points in planned.items()
+        if all(point in there for point in points)
+    }
 
 
 def _baseline(baselines: Iterable[RunRecord], record: RunRecord) -> RunRecord | None:
@@ -170,7 +182,7 @@ FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", "
 """Parameters that decide a fine-tuning beside encoder, task, seed and point of the grid."""
 
 
-def with_their_starts(records: Sequence[RunRecord], config: StudyConfig) -> dict[Point, RunRecord]:
+def _with_their_starts(records: Sequence[RunRecord], config: StudyConfig) -> dict[Point, RunRecord]:
     """By point; RTE, STS-B and MRPC only if they started from the MNLI runs that this configuration plans."""
     at_point: dict[Point, list[RunRecord]] = {}
     for record in records:
