@@ -29,6 +29,7 @@ from threeml_core.information.estimate import LayerInformation
 from threeml_core.reporting import figures
 from threeml_core.reporting.html import build_report
 from threeml_core.runs.record import RunRecord, runs_named
+from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find, study_runs
 from threeml_core.study.results import Result
 
@@ -89,7 +90,7 @@ def test_the_study_from_ten_thousand_records(
         reporting.comparison_of_studies(outcomes, LARGE),
         reporting.difference_table(outcomes, LARGE),
         reporting.budget_table(outcomes),
-        reporting.finding_table(judged.claims(LARGE, outcomes, ())),
+        reporting.finding_table(claims(LARGE, outcomes, ())),
     ]
     shown = "".join(table._repr_html_() for table in tables)
     assert runs_named(shown, [record.run_id for record in records]) == {record.run_id for record in records}
@@ -214,7 +215,7 @@ def test_mutual_information_of_ten_thousand_runs(seeds: list[RunRecord], monkeyp
         for seed, record in outcome.pretraining.items()
     ]
     started = time.perf_counter()
-    claim = next(claim for claim in judged.claims(SMALL, outcomes, measured) if claim.name == "C8")
+    claim = next(claim for claim in claims(SMALL, outcomes, measured) if claim.name == "C8")
     assert [len(finding.values) for finding in claim.findings] == [RECORDS // 3] * 2
     assert looked <= 2 * RECORDS
     assert len(reporting.information_cost_table(measured).rows) == RECORDS

@@ -20,7 +20,7 @@ from threeml_core.information.measure import mutual_information
 from threeml_core.reporting import comparison_of_models, corruption_note, protocol_table
 from threeml_core.reporting.commands import finetune_command, pretrain_command
 from threeml_core.runs.archive import CURVES, RESULTS, read_archive, restore_runs, shown_records, write_archive
-from threeml_core.runs.ledger import is_pretraining_of
+from threeml_core.runs.ledger import of_pretraining
 from threeml_core.runs.record import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record, write_record
 from threeml_core.study.ledger import study_runs
 from threeml_core.study.run import corruption_rows, finished_results, prepare, run_study
@@ -186,6 +186,6 @@ def test_records_of_the_schema_before_keep_the_corruption_that_they_executed(stu
     [older] = read_archive(tmp_path)
     assert older.identity["corruption"] == {"masked": "4", "replaced": "1", "unchanged": "0"}
     assert older.run_id == trained.run_id and older.schema == SCHEMA
-    assert is_pretraining_of(older, config) and not is_pretraining_of(older, config.replace(mask_rate=0.16))
-    assert is_pretraining_of(trained, config.replace(mask_rate=0.16))
+    assert of_pretraining([older], config) and not of_pretraining([older], config.replace(mask_rate=0.16))
+    assert of_pretraining([trained], config.replace(mask_rate=0.16))
     assert "0.15 as 0.1562, 80-10-10 as 80-20-0 (4 [MASK]s, 1 replaced, 0 unchanged)" in corruption_note([older])
