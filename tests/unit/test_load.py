@@ -21,8 +21,7 @@ from tests.study_records import finetuned, pretrained
 from threeml_core import reporting
 from threeml_core.config import make_config
 from threeml_core.foundation.files import fingerprint
-from threeml_core.glue import ledger
-from threeml_core.glue.protocol import GlueStudy, TaskResult
+from threeml_core.glue.protocol import FinetuneRun, GlueStudy, TaskResult
 from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.information import findings as information_findings
 from threeml_core.information.estimate import LayerInformation
@@ -68,14 +67,14 @@ def test_the_study_from_ten_thousand_records(
     """Its tables, and the report from the run folders; each record is opened once, each run looked at a few times."""
     write_records(records, tmp_path)
     calls = 0
-    point_of = ledger.point_of
+    of = FinetuneRun.of
 
-    def counted(run):
+    def counted(record):
         nonlocal calls
         calls += 1
-        return point_of(run)
+        return of(record)
 
-    monkeypatch.setattr(ledger, "point_of", counted)
+    monkeypatch.setattr(FinetuneRun, "of", counted)
     started = time.perf_counter()
     outcomes = find(LARGE, None, records)
     assert all(outcome.is_finished for outcome in outcomes)

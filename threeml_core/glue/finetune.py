@@ -24,15 +24,15 @@ from threeml_core.foundation.log import Log, print_line
 from threeml_core.glue.baselines import baseline_job
 from threeml_core.glue.encode import EncodedSplit, EncodedTask, encode_task, evaluation_batches, training_batches
 from threeml_core.glue.encoders import Encoder, load_classifier, open_encoder, save_encoder
-from threeml_core.glue.ledger import glue, glue_study, of_pretraining, of_untrained
+from threeml_core.glue.ledger import glue, glue_study, pretrain_config, untrained_config
 from threeml_core.glue.metrics import constant_answers, task_metrics, task_score
 from threeml_core.glue.predictions import FILE, Predictions, load_predictions, write_parquet
 from threeml_core.glue.protocol import (
     STAGE,
+    TRAINING_PARAMETERS,
     FinetuneRun,
     GlueStudy,
     best_run,
-    finetune_identity,
     planned_tasks,
     runs_of,
     start_of,
@@ -66,10 +66,21 @@ class Setting:
         return int(self.encoder.tokenizer.pad_token_id)
 
     def identity(self, run: FinetuneRun, starts: Sequence[str]) -> dict[str, Any]:
-        """Of a run; see `protocol.finetune_identity`."""
-        bf16 = use_bf16(self.config, self.device)
-        data_id = self.encoded[run.task].data_id
-        return finetune_identity(self.config, run, self.encoder.fingerprint, data_id, starts, self.device.type, bf16)
+        """All that determines the result of a run.
+
+        Args:
+            run: task, seed, point of the grid.
+            starts: run ids of the models of which the best is where it starts; none: the encoder itself.
+        """
+        return {
+            **dataclasses.asdict(run),
+            "encoder": self.encoder.fingerprint,
+            "data": self.encoded[run.task].data_id,
+            "starts": list(starts),
+            **{name: getattr(self.config, name) for name in TRAINING_PARAMETERS},
+            "device": self.device.type,
+            "bf16": use_bf16(self.config, self.device),
+        }
 
     def run_id(self, run: FinetuneRun, starts: Sequence[str]) -> str:
         """Folder name of a run."""
@@ -121,11 +132,11 @@ def make_setting(config: StudyConfig, encoder: Encoder, data: dict[str, TaskData
     return Setting(config, encoder, device, data, encoded)
 
 
-def plan_jobs(setting: Setting) -> dict[str, list[Job]]:
-    """Task -> its jobs. A task that starts from another needs that task's runs of the same seed."""
+def plan_jobs(setting: Setting) -> list[Job]:
+    """All runs of an encoder. A task that starts from another needs that task's runs of the same seed."""
     config = setting.config
     tasks = planned_tasks(config)
-    jobs: dict[str, list[Job]] = {task.name: [] for task in tasks}
+    jobs = []
     by_seed: dict[tuple[str | None, int], list[str]] = {}
     gpus = 0.0 if setting.device.type == "cpu" else 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
     for task in sorted(tasks, key=lambda task: start_of(task, config) is not None):
@@ -140,9 +151,8 @@ def plan_jobs(setting: Setting) -> dict[str, list[Job]]:
             starts = tuple(by_seed.get((start_of(task, config), run.seed), ()))
             work = functools.partial(finetune, own, run, starts, keep_encoder)
             name = setting.run_id(run, starts)
-            job = Job(STAGE, name, work, starts, run.title, num_cpus=config.ray_num_cpus, num_gpus=gpus)
-            jobs[task.name].append(job)
-            by_seed.setdefault((task.name, run.seed), []).append(job.run_id)
+            jobs.append(Job(STAGE, name, work, starts, run.title, num_cpus=config.ray_num_cpus, num_gpus=gpus))
+            by_seed.setdefault((task.name, run.seed), []).append(name)
     return jobs
 
 
@@ -161,14 +171,11 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
     Raises:
         StudyError: bad input, before any run starts.
     """
-    setting = make_setting(config, encoder, data)
-    jobs = plan_jobs(setting)
-    baselines = {name: baseline_job(examples, config) for name, examples in data.items()}
-    everything = [*baselines.values(), *(job for of_task in jobs.values() for job in of_task)]
-    records = run_jobs(everything, config, log, config.workers)
-    of_task = {name: [records[job.run_id] for job in of] for name, of in jobs.items()}
-    words = {name: records[job.run_id] for name, job in baselines.items()}
-    return glue_study(config, encoder.checkpoint, encoder.pretraining, of_task, words)
+    jobs = [baseline_job(examples, config) for examples in data.values()]
+    jobs += plan_jobs(make_setting(config, encoder, data))
+    records = run_jobs(jobs, config, log, config.workers).values()
+    tuned, words = ([record for record in records if record.stage == stage] for stage in (STAGE, "baseline"))
+    return glue_study(config, encoder.checkpoint, encoder.pretraining, tuned, words)
 
 
 def finetune_study(config: StudyConfig, log: Log = print_line) -> list[GlueStudy]:
@@ -183,13 +190,13 @@ def finetune_study(config: StudyConfig, log: Log = print_line) -> list[GlueStudy
     if config.plan_only:
         return glue(config)
     data = load_tasks(config, log)
-    checkpoint = config.checkpoint or pretrain(of_pretraining(config), log).folder(config.runs_dir) / "encoder"
+    checkpoint = config.checkpoint or pretrain(pretrain_config(config), log).folder(config.runs_dir) / "encoder"
     encoder = open_encoder(checkpoint)
     log(f"{encoder.checkpoint}: {encoder.parameters:,} parameters, at most {encoder.positions} tokens")
     studies = [finetune_glue(config, encoder, data, log)]
     if config.random_baseline:
         untrained = open_encoder(f"{RANDOM}{encoder.checkpoint}")
-        studies.append(finetune_glue(of_untrained(config), untrained, data, log))
+        studies.append(finetune_glue(untrained_config(config), untrained, data, log))
     return studies
 
 
@@ -257,7 +264,7 @@ def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) 
     with exclusive(folder / ".lock", f"run {best.run_id}", wait=True):
         if not (folder / "encoder").is_dir():
             log(f"{best.run_id} did not keep its encoder: it is fine-tuned again")
-            again = FinetuneRun(**{field.name: best.identity[field.name] for field in dataclasses.fields(FinetuneRun)})
+            again = FinetuneRun.of(best)
             model = _train(setting, again, _start(setting, again, (), log), keep_selected=True).model
             save_encoder(model, folder / "encoder")
         torch.manual_seed(run.seed)

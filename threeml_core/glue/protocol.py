@@ -35,6 +35,11 @@ class FinetuneRun:
     batch_size: int
     epochs: int
 
+    @classmethod
+    def of(cls, record: RunRecord) -> FinetuneRun:
+        """That left a record."""
+        return cls(**{field.name: record.identity[field.name] for field in dataclasses.fields(cls)})
+
     @property
     def title(self) -> str:
         """For the log."""
@@ -321,29 +326,3 @@ TRAINING_PARAMETERS = (
     "finetune_select",
     "pad_to_max_length",
 )
-
-
-def finetune_identity(
-    config: StudyConfig, run: FinetuneRun, encoder: str, data_id: str, starts: Sequence[str], device: str, bf16: bool
-) -> dict[str, Any]:
-    """All that determines the result of a fine-tuning.
-
-    Args:
-        config: optimizer and selection.
-        run: task, seed, point of the grid.
-        encoder: fingerprint of the weights.
-        data_id: fingerprint of the token ids and labels.
-        starts: run ids of the models of which the best is where this one starts; none: the encoder itself.
-        device: `cpu` or `cuda`.
-        bf16: bfloat16 autocast.
-    """
-    settings = {name: getattr(config, name) for name in TRAINING_PARAMETERS}
-    return {
-        **dataclasses.asdict(run),
-        "encoder": encoder,
-        "data": data_id,
-        "starts": list(starts),
-        **settings,
-        "device": device,
-        "bf16": bf16,
-    }

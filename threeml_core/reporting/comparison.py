@@ -279,7 +279,7 @@ def ablation_results(outcomes: Sequence[Result], experiment: Experiment | str, c
     """
     (experiment,) = chosen_experiments([experiment])
     (key,), title = experiment.vary, experiment.heading or next(iter(experiment.vary))
-    printed = _printed(experiment.reported)
+    printed = _printed(experiment.name)
     tasks = select_tasks(ablation_config(config))
     named = _named(outcomes, experiment.name)
     defaults = {o.run.config.architecture: o for o in named if getattr(o.run.config, key) == getattr(config, key)}
@@ -304,7 +304,7 @@ def ablation_results(outcomes: Sequence[Result], experiment: Experiment | str, c
             if set(said.values()) != {MISSING}:
                 rows.append({"Model": PAPER, title: f"{getattr(c, key)}", **said})
     commands = commands_of(named, config, experiment.name, key)
-    beside = "; the paper's rows are of its large models" if experiment.reported else ""
+    beside = "; the paper's rows are of its large models" if printed else ""
     return Table(rows, f"{experiment.name}: {experiment.title}{beside}", commands=commands)
 
 
@@ -313,7 +313,7 @@ def paper_ablation(experiment: Experiment | str) -> Table:
     (experiment,) = chosen_experiments([experiment])
     title = experiment.heading
     tasks = [GLUE_TASKS[name] for name in ABLATION_TASKS]
-    printed = _printed(experiment.reported)
+    printed = _printed(experiment.name)
     rows = []
     for setting in dict.fromkeys(where for where, _ in printed):
         architecture, rate, change = setting.split()

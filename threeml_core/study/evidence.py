@@ -12,8 +12,9 @@ import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from threeml_core.config import StudyConfig, corruption_of, study_steps, variant
+from threeml_core.config import MODEL_NAMES, StudyConfig, corruption_of, study_steps, variant
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import Spread, pooled_spread
 from threeml_core.statistics.verdicts import Finding
@@ -75,13 +76,30 @@ class Evidence:
         if first is None or second is None:
             return Finding(what or "average", "points", low, high, ())
         pair = (first, second)
-        on_all = all("Table 3" in result.run.exhibits for result in pair)
-        studies = [result.comparison if on_all else result.ablation for result in pair]
+        kind = "comparison" if all("Table 3" in result.run.exhibits for result in pair) else "ablation"
+        studies = [getattr(result, kind) for result in pair]
         values = _paired(averages(studies[0]), averages(studies[1]))
         doubt = _doubt(*pair) or (_no_learning(studies) if values else "")
-        spread = self._spread_all if on_all else self._spread_ablation
         what = f"{what or f'{first.run.model} against {second.run.model}'}: average"
-        return Finding(what, "points", low, high, values, doubt, spread=spread, pooled=self.config.pooled_variances)
+        return Finding(
+            what, "points", low, high, values, doubt, spread=self._spreads[kind], pooled=self.config.pooled_variances
+        )
+
+    def variants(
+        self, exhibit: str, parameter: str, words: Mapping[Any, str], other: Any, low: float, high: float
+    ) -> tuple[Finding, ...]:
+        """`scores` of 3ML_self and 3ML_cross with each value of a parameter, in words, against another value."""
+        return tuple(
+            self.scores(
+                self.of(exhibit, architecture=architecture, **{parameter: value}),
+                self.of(exhibit, architecture=architecture, **{parameter: other}),
+                low,
+                high,
+                f"{MODEL_NAMES[architecture]}, {said} against {other}",
+            )
+            for architecture in ("self", "cross")
+            for value, said in words.items()
+        )
 
     def losses(self, model: Result | None, vanilla: Result | None) -> Finding:
         """Difference of the validation losses over all corrupted tokens, on the corruption that every model sees."""
@@ -90,25 +108,17 @@ class Evidence:
         values = _paired(model.metric("eval_loss"), vanilla.metric("eval_loss"))
         what = f"{model.run.model} against {vanilla.run.model}: loss over all corrupted"
         doubt, pooled = _doubt(model, vanilla), self.config.pooled_variances
-        return Finding(what, "nats", 0, math.inf, values, doubt, spread=self._spread_loss, pooled=pooled)
-
-    # Spreads over seeds of one model's values, pooled over the models of the study.
+        return Finding(what, "nats", 0, math.inf, values, doubt, spread=self._spreads["loss"], pooled=pooled)
 
     @functools.cached_property
-    def _spread_all(self) -> Spread | None:
-        """Of the macro averages over all tasks; points."""
-        return pooled_spread([list(averages(result.comparison).values()) for result in self.results])
-
-    @functools.cached_property
-    def _spread_ablation(self) -> Spread | None:
-        """Of those over the ablations' tasks; points."""
-        return pooled_spread([list(averages(result.ablation).values()) for result in self.results])
-
-    @functools.cached_property
-    def _spread_loss(self) -> Spread | None:
-        """Of the validation losses of the models whose losses are compared; nats."""
-        compared = [result for result in self.results if "Table 1" in result.run.exhibits]
-        return pooled_spread([list(result.metric("eval_loss").values()) for result in compared])
+    def _spreads(self) -> dict[str, Spread | None]:
+        """Over seeds of one model's values, pooled over the models of the study: of averages (points) and losses."""
+        values = {
+            "comparison": [averages(result.comparison) for result in self.results],
+            "ablation": [averages(result.ablation) for result in self.results],
+            "loss": [r.metric("eval_loss") for r in self.results if "Table 1" in r.run.exhibits],
+        }
+        return {name: pooled_spread([list(by_seed.values()) for by_seed in of]) for name, of in values.items()}
 
 
 def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[float, ...]:

@@ -33,12 +33,11 @@ class Experiment:
         models: architectures, or architectures with a mask rate; each is run with all that varies.
         vary: parameter -> its values, or the name of the parameter that lists them, such as `study_depths`.
         further: of a study -> more runs, such as those that depend on others.
-        tasks: on which its encoders are fine-tuned: `all` that the study asks for, those of the paper's ablations
-            (`ablation`), or "": none.
-        is_ablation: takes the updates and pre-training seeds of ablations (`ablation_steps`, ...), not the study's.
+        tasks: on which its encoders are fine-tuned: `all` that the study asks for; those of the paper's ablations
+            (`ablation`), with steps and pre-training seeds of their own (`ablation_steps`, ...); "": none.
         heading: of the column of what varies; "": the parameter's name.
-        columns: heading -> perplexity of pre-training that stands beside the scores, see `Result.metric`.
-        reported: the paper's table or figure whose values stand beside it; "": the paper has none.
+        columns: heading -> perplexity of pre-training that stands beside the scores, see `Result.metric`. What the
+            paper reports (`paper.py`) under the experiment's name stands beside it too.
         claims: of the paper, with what a study says of each.
     """
 
@@ -48,13 +47,19 @@ class Experiment:
     vary: Mapping[str, str | Sequence[Any]] = dataclasses.field(default_factory=dict)
     further: Callable[[StudyConfig], Sequence[Changes]] = lambda config: ()
     tasks: str = ""
-    is_ablation: bool = False
     heading: str = ""
     columns: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: {"Perplexity, masked": "eval_perplexity_masked"}
     )
-    reported: str = ""
     claims: Sequence[Callable[[Evidence], Claim]] = ()
+
+    def values(self, config: StudyConfig, parameter: str) -> Sequence[Any]:
+        """Those that a parameter of `vary` takes."""
+        values = self.vary[parameter]
+        if not isinstance(values, str):
+            return values
+        text = getattr(config, values)
+        return parse_grid(values, text) if values in STUDY_GRIDS else [part.strip() for part in text.split(",")]
 
     def changes(self, config: StudyConfig) -> list[Changes]:
         """What each of its runs changes in the study's configuration, in the order in which they are done.
@@ -62,25 +67,17 @@ class Experiment:
         Raises:
             ParameterError: a value in a list that nothing can have.
         """
-        steps = self.is_ablation and config.ablation_steps or study_steps(config)
+        steps = self.tasks == "ablation" and config.ablation_steps or study_steps(config)
         models = [{"architecture": m} if isinstance(m, str) else dict(zip(_MODEL, m, strict=True)) for m in self.models]
         points = [
             dict(zip(self.vary, values, strict=True))
-            for values in itertools.product(*(listed(config, values) for values in self.vary.values()))
+            for values in itertools.product(*(self.values(config, parameter) for parameter in self.vary))
         ]
         runs = [{**point, **model} for point in points for model in models]
         return [{"max_steps": steps, **changes} for changes in (*runs, *self.further(config))]
 
 
 _MODEL = ("architecture", "mask_rate")
-
-
-def listed(config: StudyConfig, values: str | Sequence[Any]) -> Sequence[Any]:
-    """The values themselves, or those in the list that a parameter holds."""
-    if not isinstance(values, str):
-        return values
-    text = getattr(config, values)
-    return parse_grid(values, text) if values in STUDY_GRIDS else [part.strip() for part in text.split(",")]
 
 
 def comparison_config(config: StudyConfig) -> StudyConfig:
@@ -120,7 +117,8 @@ class StudyRun:
     def seeds(self) -> range:
         """Its pre-training seeds."""
         c = self.config
-        count = all(e.is_ablation for e in self.experiments) and c.ablation_pretrain_seeds or c.pretrain_seeds
+        is_ablation = all(experiment.tasks == "ablation" for experiment in self.experiments)
+        count = is_ablation and c.ablation_pretrain_seeds or c.pretrain_seeds
         return range(c.seed, c.seed + count)
 
     def finetunings(self, config: StudyConfig) -> dict[str, StudyConfig]:

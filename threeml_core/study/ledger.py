@@ -20,7 +20,7 @@ from threeml_core.study.results import Downstream, Result
 
 def _discovered() -> dict[str, Experiment]:
     """Name -> experiment, of all files in `study/experiments/`: the paper's in the order of their runs, then others."""
-    first = ("figure_3", "table_1", "figure_4", "table_2a", "table_2b", "table_2c", "figure_5", "table_3", "scaling")
+    first = ("figure_3", "table_1", "figure_4", "table_2", "figure_5", "table_3", "scaling")
     there = {module.name for module in pkgutil.iter_modules(_folder.__path__)}
     modules = [
         importlib.import_module(f"{_folder.__name__}.{name}") for name in (*first, *sorted(there.difference(first)))

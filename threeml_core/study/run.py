@@ -13,14 +13,13 @@ from threeml_core.foundation.errors import TrainingError
 from threeml_core.foundation.log import Log, no_line, print_line
 from threeml_core.glue.encoders import open_encoder
 from threeml_core.glue.finetune import Setting, load_tasks, make_setting, plan_jobs
-from threeml_core.glue.readers import TaskData
 from threeml_core.runs.jobs import Job, Plan
 from threeml_core.runs.ledger import find as find_records
 from threeml_core.runs.ledger import newest
 from threeml_core.runs.record import RunRecord, describe_environment, leave_record, read_record, recorded, run_folder
 from threeml_core.runs.sweep import run_jobs
 from threeml_core.study.experiment import Experiment, StudyRun
-from threeml_core.study.ledger import find, study_runs
+from threeml_core.study.ledger import chosen_experiments, find, study_runs
 from threeml_core.study.results import Result
 from threeml_core.training.device import choose_device
 from threeml_core.training.evaluation import corruption_example
@@ -62,35 +61,47 @@ def _run(
     log: Log,
     do_jobs: Callable[[Sequence[Job]], dict[str, RunRecord]],
 ) -> list[Result]:
-    chosen = None if experiments is None else list(experiments)
+    chosen = chosen_experiments(experiments)
     runs = study_runs(config, chosen)
-    tuned = {c.tasks: c for run in runs for c in run.finetunings(config).values()}
-    tuning = _Finetuning(config, {name: load_tasks(own, log) for name, own in tuned.items()})
-    records = do_jobs(_pretrain_jobs(runs, prepare_data(config, log), tuning))
-    return find(config, chosen, records.values(), any_text=True)
+    ways = {tasks: way for run in runs for tasks, way in run.finetunings(config).items()}
+    examples = {tasks: load_tasks(way, log) for tasks, way in ways.items()}
+    data = prepare_data(config, log)
+    settings: dict[str, Setting] = {}
+
+    def finetunings(run: StudyRun, record: RunRecord) -> list[Job]:
+        """Those that follow from a run's pre-training, none if that failed. All encoders share the tokenised tasks."""
+        wanted = run.finetunings(config)
+        if record.failure or not wanted:
+            return []
+        encoder = open_encoder(record.folder(config.runs_dir) / "encoder")
+        jobs = []
+        # of a job planned twice the last counts: Table 3's keeps the encoder that other tasks start from
+        for tasks, way in reversed(wanted.items()):
+            if tasks not in settings:
+                settings[tasks] = make_setting(way, encoder, examples[tasks])
+            jobs += plan_jobs(dataclasses.replace(settings[tasks], encoder=encoder))
+        return jobs
+
+    jobs = [_pretrain_job(run, seed, data, finetunings) for run in runs for seed in run.seeds]
+    return find(config, chosen, do_jobs(jobs).values(), any_text=True)
 
 
-def _pretrain_jobs(runs: Sequence[StudyRun], data: PreparedData, tuning: _Finetuning) -> list[Job]:
-    """One of each run and seed, from which its fine-tunings follow."""
-    jobs = []
-    for run in runs:
-        for seed in run.seeds:
-            config = run.config.replace(seed=seed)
-            device = choose_device(config)
-            name = pretrain_run_id(config, data, device)
-            jobs.append(
-                Job(
-                    STAGE,
-                    name,
-                    functools.partial(_pretrain, config, name, pretrain_identity(config, data.data_id, device)),
-                    title=f"{name}: {run.model}, {config.max_steps:,} updates, for {', '.join(run.exhibits)}",
-                    cost=config.max_steps,
-                    num_cpus=max(config.ray_num_cpus, config.num_processes),
-                    num_gpus=0 if device.type == "cpu" else config.num_processes,
-                    then=functools.partial(tuning.plan, run),
-                )
-            )
-    return jobs
+def _pretrain_job(
+    run: StudyRun, seed: int, data: PreparedData, then: Callable[[StudyRun, RunRecord], list[Job]]
+) -> Job:
+    config = run.config.replace(seed=seed)
+    device = choose_device(config)
+    name = pretrain_run_id(config, data, device)
+    return Job(
+        STAGE,
+        name,
+        functools.partial(_pretrain, config, name, pretrain_identity(config, data.data_id, device)),
+        title=f"{name}: {run.model}, {config.max_steps:,} updates, for {', '.join(run.exhibits)}",
+        cost=config.max_steps,
+        num_cpus=max(config.ray_num_cpus, config.num_processes),
+        num_gpus=0 if device.type == "cpu" else config.num_processes,
+        then=functools.partial(then, run),
+    )
 
 
 def _pretrain(config: StudyConfig, name: str, identity: dict[str, Any], log: Log) -> RunRecord:
@@ -102,30 +113,6 @@ def _pretrain(config: StudyConfig, name: str, identity: dict[str, Any], log: Log
         if (folder / "record.json").exists():
             return read_record(folder)
         return leave_record(folder, identity, config, describe_environment(), failure=str(error))
-
-
-class _Finetuning:
-    """Plans the fine-tunings of each encoder. All encoders share the tokenised tasks."""
-
-    def __init__(self, config: StudyConfig, examples: dict[str, dict[str, TaskData]]) -> None:
-        """`examples`: the tasks that a fine-tuning asks for -> their examples."""
-        self.config, self.examples = config, examples
-        self._settings: dict[str, Setting] = {}
-
-    def plan(self, run: StudyRun, record: RunRecord) -> list[Job]:
-        """The fine-tunings that follow from a run's pre-training; none if that failed."""
-        chosen = run.finetunings(self.config).values()
-        if record.failure or not chosen:
-            return []
-        encoder = open_encoder(record.folder(self.config.runs_dir) / "encoder")
-        planned = []
-        # of a job planned twice the last counts: Table 3's keeps the encoder that other tasks start from
-        for each in reversed(chosen):
-            if each.tasks not in self._settings:
-                self._settings[each.tasks] = make_setting(each, encoder, self.examples[each.tasks])
-            jobs = plan_jobs(dataclasses.replace(self._settings[each.tasks], config=each, encoder=encoder))
-            planned += [job for of_task in jobs.values() for job in of_task]
-        return planned
 
 
 def prepare(config: StudyConfig, log: Log = print_line) -> RunRecord:

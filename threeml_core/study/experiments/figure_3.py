@@ -21,8 +21,6 @@ FIGURE_3 = Experiment(
     models=("vanilla",),
     vary={"mask_rate": "study_mask_rates"},
     tasks="ablation",
-    is_ablation=True,
     heading="Mask rate",
-    reported="Figure 3",
     claims=(masking_40_beats_15,),
 )

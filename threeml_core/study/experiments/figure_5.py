@@ -57,8 +57,6 @@ FIGURE_5 = Experiment(
     models=ARCHITECTURES,
     vary={"mask_rate": "study_mask_rates"},
     tasks="ablation",
-    is_ablation=True,
     heading="Mask rate",
-    reported="Figure 5",
     claims=(fewer_flops_and_less_time,),
 )

@@ -49,6 +49,5 @@ TABLE_3 = Experiment(
     models=STUDY_MODELS,
     further=equal_budget,
     tasks="all",
-    reported="Table 3",
     claims=(self_loses_nothing, self_beats_cross),
 )
