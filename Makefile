@@ -5,11 +5,15 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 # files in parallel, a process for each core, with one thread each
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
-.PHONY: report test test-all chaos lint audit lab clean
+.PHONY: report test test-unit test-all chaos lint audit lab clean
 
 # only what is missing or out of date is done; ARGS="-p corpus /data/text" gives parameters
 report: $(INSTALLED)
 	$(BIN)/threeml report -p preset $(PRESET) $(ARGS)
+
+# what an edit needs: no process is started, no run is longer than seconds
+test-unit: $(INSTALLED)
+	$(PYTEST) -m "not slow and not gpu" tests/unit tests/golden
 
 test: $(INSTALLED)
 	$(PYTEST) -m "not slow and not gpu"

@@ -1,15 +1,21 @@
-"""Shared fixtures: a small corpus of real sentences made here, a config of seconds, temporary run folders."""
+"""Shared fixtures: a corpus made here, a config of seconds, run folders, tasks, encoders."""
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.glue_files import write_glue
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.foundation.files import PROJECT_ROOT
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
@@ -75,6 +81,73 @@ def small(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
 def config(small: dict[str, object]) -> StudyConfig:
     """The same, resolved."""
     return make_config(small)
+
+
+@pytest.fixture
+def own_runs(small: dict[str, object], runs_dir: Path, tmp_path: Path) -> dict[str, object]:
+    """The small parameters with a run folder of its own (the prepared data is linked in)."""
+    from threeml_core.data.prepare import prepare_data
+
+    prepare_data(make_config(small))
+    os.symlink(runs_dir / "data", tmp_path / "data")
+    return {**small, "runs_dir": str(tmp_path)}
+
+
+@pytest.fixture(scope="session")
+def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All eight tasks, with labels that can be read off a word."""
+    return write_glue(tmp_path_factory.mktemp("glue") / "glue_data")
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer for the texts of `glue`."""
+    from threeml_core.data.tokenizer import train_tokenizer
+
+    text = "The cat dog bird sees the house again and again. said no went away " * 20
+    return train_tokenizer([text], 300, 64)
+
+
+@pytest.fixture(scope="session")
+def encoders(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast) -> dict[str, Path]:
+    """Untrained encoders of three families, as folders."""
+    import torch
+    import transformers
+
+    size = {
+        "vocab_size": len(tokenizer),
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "initializer_range": 0.1,
+        "bos_token_id": 0,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
+    }
+    roberta = {**size, "max_position_embeddings": 66, "type_vocab_size": 1}
+    torch.manual_seed(0)
+    models = {
+        "post": transformers.RobertaModel(transformers.RobertaConfig(**roberta)),
+        "pre": transformers.RobertaPreLayerNormModel(transformers.RobertaPreLayerNormConfig(**roberta)),
+        "bert": transformers.BertModel(transformers.BertConfig(**size, max_position_embeddings=64)),
+    }
+    folders = {}
+    for name, model in models.items():
+        folders[name] = tmp_path_factory.mktemp("encoders") / name
+        model.save_pretrained(folders[name])
+        tokenizer.save_pretrained(folders[name])
+    return folders
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Iterator[Path]:
+    """What code of others would leave; it must not be there in the end."""
+    path = tmp_path / "marker"
+    yield path
+    assert not path.exists()
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, corruption_counts, parse_mask_split
 
 Mode = Literal["paper", "exact"]
@@ -152,22 +153,42 @@ def threeml_cross_flops(
 
 
 def forward_flops(config: StudyConfig, mode: Mode = "paper", vocab: int | None = None) -> float:
-    """Forward FLOPs of one block of the model that `config` describes.
-
-    In `exact` mode the visible head of 3ML_cross is the one the config asks for; in `paper` mode it is the
-    appendix's separate one.
-    """
-    counts = token_counts(config.sequence_length, config.mask_rate, config.mask_split, mode)
+    """Forward FLOPs of one sequence through the model that `config` describes, by its architecture's formula."""
     vocab = config.vocab_size if vocab is None else vocab
-    d_en, l_en, inner = config.hidden_size, config.num_hidden_layers, config.intermediate_size
-    if config.architecture == "vanilla":
-        return vanilla_flops(counts, d_en, l_en, vocab, inner)
-    d_de, l_de = config.decoder_hidden_size, config.decoder_num_hidden_layers
-    assert d_de is not None
-    if config.architecture == "self":
-        return threeml_self_flops(counts, d_en, d_de, l_en, l_de, vocab, inner, mode)
+    return ARCHITECTURES[config.architecture].load("forward_flops")(config, mode, vocab)
+
+
+def _counts(config: StudyConfig, mode: Mode) -> TokenCounts:
+    return token_counts(config.sequence_length, config.mask_rate, config.mask_split, mode)
+
+
+def vanilla_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
+    """`vanilla_flops` of a configuration."""
+    return vanilla_flops(
+        _counts(config, mode), config.hidden_size, config.num_hidden_layers, vocab, config.intermediate_size
+    )
+
+
+def _geometry(config: StudyConfig) -> tuple[int, int, int, int]:
+    """d_en, d_de, l_en, l_de."""
+    assert config.decoder_hidden_size is not None
+    return (
+        config.hidden_size,
+        config.decoder_hidden_size,
+        config.num_hidden_layers,
+        config.decoder_num_hidden_layers,
+    )
+
+
+def threeml_self_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
+    """`threeml_self_flops` of a configuration."""
+    return threeml_self_flops(_counts(config, mode), *_geometry(config), vocab, config.intermediate_size, mode)
+
+
+def threeml_cross_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
+    """`threeml_cross_flops` of a configuration; in `paper` mode the visible head is the appendix's separate one."""
     head = config.visible_head if mode == "exact" else "separate"
-    return threeml_cross_flops(counts, d_en, d_de, l_en, l_de, vocab, inner, head)
+    return threeml_cross_flops(_counts(config, mode), *_geometry(config), vocab, config.intermediate_size, head)
 
 
 def training_flops(forward: float, batch_size: int, updates: float, mode: Mode = "paper") -> float:
@@ -218,16 +239,29 @@ def encoder_block_parameters(config: StudyConfig) -> int:
 
 def decoder_parameters(config: StudyConfig) -> int:
     """Parameters that fine-tuning throws away, the prediction head left out: blocks, projection, positions, [MASK]."""
-    if config.architecture == "vanilla":
-        return 0
-    d_en, d_de, positions = config.hidden_size, config.decoder_hidden_size, config.max_position_embeddings
-    assert d_de is not None and positions is not None
-    block = _block_parameters(d_de, 4 * d_de)
-    if config.architecture == "cross":
-        block += 4 * _linear(d_de, d_de) + 2 * d_de
-    total = config.decoder_num_hidden_layers * block + positions * d_de + d_de
+    return ARCHITECTURES[config.architecture].load("decoder_parameters")(config)
+
+
+def no_decoder(config: StudyConfig) -> int:
+    """The vanilla model has none."""
+    return 0
+
+
+def threeml_self_decoder(config: StudyConfig) -> int:
+    """Parameters of the decoder of 3ML_self."""
+    d_en, d_de, _, l_de = _geometry(config)
+    positions = config.max_position_embeddings
+    assert positions is not None
+    total = l_de * _block_parameters(d_de, 4 * d_de) + positions * d_de + d_de
     total += _linear(d_en, d_de) if d_en != d_de else 0
     return total + (2 * d_de if config.layer_norm == "pre" else 0)
+
+
+def threeml_cross_decoder(config: StudyConfig) -> int:
+    """Parameters of the decoder of 3ML_cross, with the separate head for visible tokens if there is one."""
+    d, (_, d_de, _, l_de) = config.hidden_size, _geometry(config)
+    head = _linear(d, d) + 2 * d if config.visible_head == "separate" else 0
+    return threeml_self_decoder(config) + l_de * (4 * _linear(d_de, d_de) + 2 * d_de) + head
 
 
 def parameter_count(config: StudyConfig, vocab: int | None = None) -> int:
@@ -236,11 +270,9 @@ def parameter_count(config: StudyConfig, vocab: int | None = None) -> int:
     d, positions = config.hidden_size, config.max_position_embeddings
     assert positions is not None
     embeddings = vocab * d + positions * d + d + 2 * d  # words, positions, one token type, LayerNorm
-    d_in = d if config.architecture == "vanilla" else config.decoder_hidden_size
+    d_in = config.decoder_hidden_size if ARCHITECTURES[config.architecture].has_decoder else d
     assert d_in is not None
     head = _linear(d_in, d) + 2 * d + vocab
-    if config.architecture == "cross" and config.visible_head == "separate":
-        head += _linear(d, d) + 2 * d
     return embeddings + encoder_block_parameters(config) + decoder_parameters(config) + head
 
 

@@ -33,9 +33,9 @@ STAGE = "benchmark"
 def code_fingerprint() -> str:
     """Of what is measured: a change of the code is measured again."""
     package = PROJECT_ROOT / "threeml_core"
-    names = ("models", "benchmark", "data")
-    files = [path for name in names for path in sorted((package / name).glob("*.py"))]
-    files += [package / f"{name}.py" for name in ("masking", "optim", "pretrain", "processes")]
+    rooms = ("models", "benchmark", "data", "training")
+    files = [path for room in rooms for path in sorted((package / room).glob("*.py"))]
+    files += [package / "masking.py", package / "foundation" / "processes.py"]
     return fingerprint([sha256_file(path) for path in files], 32)
 
 

@@ -1,0 +1,33 @@
+"""A study of seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.glue_files import write_glue
+
+FINETUNING = {
+    "max_length": 32,
+    "tasks": "mnli,rte",
+    "seeds": 2,
+    "ablation_seeds": 1,
+    "trials": 1,
+    "workers": 1,
+    "finetune_epochs": 1,
+    "finetune_large_epochs": 1,
+    "max_steps": 4,
+    "ablation_steps": 2,
+    "study_mask_rates": "0.15,0.4",
+    "study_depths": "1",
+    "study_widths": "16",
+    "study_splits": "80-10-10,80-0-20",
+}
+
+
+@pytest.fixture
+def study(small: dict, tmp_path: Path) -> dict:
+    """Its parameters, with tasks and a run folder of its own."""
+    glue = write_glue(tmp_path / "glue_data", 16, 8)
+    return {**small, **FINETUNING, "glue": str(glue), "runs_dir": str(tmp_path / "runs")}

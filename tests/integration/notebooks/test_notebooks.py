@@ -1,0 +1,352 @@
+"""The notebooks: their form, papermill's commands, nbval's comparison, the report's pages."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from threeml_core.config import PARAMETERS, make_config
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.reporting import study_plan
+from threeml_core.study.ledger import find
+
+NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
+TINY = make_config({})
+EXECUTED = sorted((PROJECT_ROOT / "reports" / "tiny").glob("*.ipynb"))
+BIN = Path(sys.executable).parent
+
+
+def code_cells(path: Path) -> list:
+    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+
+
+def parameters_cell() -> str:
+    """What the parameters cell of every notebook has to be."""
+    kinds = {name: str(field.type) for name, field in PARAMETERS.items()}
+    lines = []
+    for name, field in PARAMETERS.items():
+        kind = kinds[name].removeprefix("Optional[").removesuffix("]")
+        value = '"tiny"' if name == "preset" else "None"
+        lines.append(f"{name}: {kind} = {value}  # {field.metadata['meaning']}")
+    return "\n".join(lines)
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.stem for path in NOTEBOOKS] == [
+        "00_cost_model",
+        "01_prepare_data",
+        "02_pretrain",
+        "03_finetune",
+        "04_prerequisites",
+        "05_efficient_setting",
+        "06_comparison",
+        "07_mutual_information",
+        "08_performance",
+    ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_form(path: Path) -> None:
+    notebook = nbformat.read(path, 4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    cells = code_cells(path)
+    assert [i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])] == [0]
+    assert cells[0].source == parameters_cell()
+    assert "resolve_parameters(globals())" in cells[1].source
+    assert len(cells) <= 14
+    for cell in cells:
+        assert not cell.outputs and cell.execution_count is None, "notebooks are committed without outputs"
+        tree = ast.parse(cell.source)
+        assert not [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+        assert len(cell.source.splitlines()) <= 12 or cell is cells[0]
+        if cell is not cells[0]:
+            plain = [
+                n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, (ast.Constant, ast.List))
+            ]
+            assert not plain, "a plain global would be read as a parameter when the cells are run again"
+
+
+def papermill(*arguments: str) -> subprocess.CompletedProcess:
+    command = [str(BIN / "papermill"), "--no-progress-bar", "-k", "python3", *arguments]
+    outside = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}  # ipykernel looks
+    return subprocess.run(command, cwd=PROJECT_ROOT, env=outside, capture_output=True, text=True, timeout=500)
+
+
+def test_help_lists_every_parameter() -> None:
+    done = papermill("notebooks/02_pretrain.ipynb", "--help-notebook")
+    assert done.returncode == 0
+    for name, field in PARAMETERS.items():
+        assert f"  {name}: " in done.stdout, name
+        assert field.metadata["meaning"].split()[0] in done.stdout
+
+
+def test_a_misspelt_parameter_is_refused(tmp_path: Path) -> None:
+    done = papermill("notebooks/02_pretrain.ipynb", str(tmp_path / "out.ipynb"), "-p", "mask_ratee", "0.5")
+    assert done.returncode != 0
+    assert "ParameterError: unknown parameter 'mask_ratee': did you mean 'mask_rate'?" in done.stderr
+    assert done.stderr.split("\n")[-3:] == [
+        "ParameterError: unknown parameter 'mask_ratee': did you mean 'mask_rate'?",
+        "",
+        "",
+    ], "papermill's own traceback stands before it, nothing behind it"
+
+
+@pytest.fixture
+def small_arguments(small: dict, tmp_path: Path) -> list[str]:
+    small = {**small, "runs_dir": str(tmp_path / "runs")}
+    return [part for name, value in small.items() for part in ("-p", name, str(value))]
+
+
+def test_a_run_that_fails_ends_with_one_line(small_arguments: list[str], tmp_path: Path) -> None:
+    """In the terminal and in the notebook: what papermill shows last, whose own traceback is no part of it."""
+    out = tmp_path / "out.ipynb"
+    done = papermill("notebooks/02_pretrain.ipynb", str(out), *small_arguments, "-p", "learning_rate", "1e30")
+    assert done.returncode != 0
+    last = done.stderr.rstrip().split("\n")[-1]
+    assert last.startswith("TrainingError: ") and "max_grad_norm=1.0" in last
+    (error,) = (o for cell in code_cells(out) for o in cell.outputs if o.output_type == "error")
+    assert error.traceback == [last]
+    assert not list((tmp_path / "runs").glob("pretrain/*/record.json"))
+
+
+@pytest.mark.parametrize("architecture", ["self", "cross", "vanilla"])
+def test_pretrain_notebook(architecture: str, small_arguments: list[str], tmp_path: Path) -> None:
+    """The README's line, on a small corpus: ends with its record, curves, perplexities and speed-up."""
+    out = tmp_path / "out.ipynb"
+    arguments = [*small_arguments, "-p", "mask_rate", "0.5", "-p", "architecture", architecture]
+    done = papermill("notebooks/02_pretrain.ipynb", str(out), *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    cells = code_cells(out)
+    text = str([output for cell in cells for output in cell.outputs])
+    for expected in ("Validation perplexity", "aria-label", "speed-up in FLOPs over vanilla", "record.json", "unigram"):
+        assert expected in text
+    (record,) = (tmp_path / "runs" / "pretrain").glob("*/record.json")
+    assert f"{architecture}-51-" in str(record), "16.25 of 32 tokens"
+    metrics = json.loads(record.read_text())["metrics"]
+    (line,) = (line for line in done.stderr.split("\n") if line.startswith(f"{architecture}-51-"))
+    assert line == (
+        f"{record.parent.name}: training loss {metrics['train_loss']:.3f} nats, validation perplexity "
+        f"{metrics['eval_perplexity']:.1f} (both over all corrupted tokens), "
+        f"{metrics['eval_perplexity_masked']:.1f} at "
+        f"[MASK]s (unigram {metrics['unigram_perplexity_masked']:.1f}); record: {record}"
+    ), "the terminal says what came out"
+
+
+FINETUNING = {
+    "max_position_embeddings": 66,
+    "max_length": 64,
+    "glue": "bundled",
+    "seeds": 1,
+    "max_train_examples": 64,
+    "finetune_epochs": 1,
+    "finetune_large_epochs": 1,
+    "random_baseline": True,
+}
+
+
+def test_finetune_notebook(small_arguments: list[str], tmp_path: Path) -> None:
+    """Pre-trains what it needs, fine-tunes on the diagnostic tasks, prints row, spread, curves and failed runs."""
+    out = tmp_path / "out.ipynb"
+    arguments = [*small_arguments, *(part for name, value in FINETUNING.items() for part in ("-p", name, str(value)))]
+    done = papermill("notebooks/03_finetune.ipynb", str(out), *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    for expected in (
+        "Diagnostic tasks of this project; they are not GLUE",
+        "random (3ML_self-40%)",
+        "Difference of the mean scores over seeds",
+        "a line for the best run of each seed",
+        "Failed and collapsed runs",
+        "train 64 (subset)",
+        "predictions/word_order-",
+    ):
+        assert expected in text
+    assert len(list((tmp_path / "runs" / "finetune").glob("*/record.json"))) == 2 * 3
+    stopped = papermill("notebooks/03_finetune.ipynb", str(out), *arguments, "-p", "tasks", "word_oder")
+    assert stopped.returncode != 0
+    assert "ParameterError: unknown task 'word_oder': did you mean 'word_order'?" in stopped.stderr
+
+
+def test_information_notebook(small_arguments: list[str], tmp_path: Path) -> None:
+    """Pre-trains the three models, measures them, shows figure, table, verdicts and bias; `-p runs` chooses one."""
+    out = tmp_path / "out.ipynb"
+    arguments = [*small_arguments, "-p", "clusters", "20", "-p", "kmeans_seeds", "2"]
+    done = papermill("notebooks/07_mutual_information.ipynb", str(out), *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    for expected in (
+        "vanilla, first quarter of the blocks, as a share of the gain of all",
+        "3ML_self, first block, as a share of vanilla",
+        "0 (embedding)",
+        "0 (decoder input)",
+        "Shuffled tokens give",
+        "Estimates on synthetic states",
+        "Corrected (bits)",
+    ):
+        assert expected in text
+    assert len(list((tmp_path / "runs" / "mutual_information").glob("*/record.json"))) == 3
+    (bias,) = (tmp_path / "runs" / "bias").glob("*/record.json")
+    assert bias.parent.name in text
+    (run,) = (tmp_path / "runs" / "pretrain").glob("cross-*")
+    done = papermill("notebooks/07_mutual_information.ipynb", str(out), *arguments, "-p", "runs", run.name)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    assert "no vanilla run with the embedding" in text and "3ML_self" not in text
+    wrong = papermill("notebooks/07_mutual_information.ipynb", str(out), *arguments, "-p", "runs", "cross-40")
+    assert wrong.returncode != 0
+    assert "CheckpointError: runs: cross-40 is no finished run" in wrong.stderr
+
+
+STUDY = {
+    **FINETUNING,
+    "random_baseline": False,
+    "tasks": "word_order",
+    "max_steps": 4,
+    "ablation_steps": 4,
+    "study_mask_rates": "0.15,0.4",
+    "study_depths": "1,2",
+    "study_widths": "16",
+    "study_splits": "80-20-0,80-0-20",
+    "clusters": 20,
+    "workers": 1,
+}
+
+
+def test_study_notebooks(small_arguments: list[str], tmp_path: Path) -> None:
+    """04 to 06 one after the other: each does what the earlier ones left, and shows tables, figures and verdicts."""
+    arguments = [*small_arguments, *(part for name, value in STUDY.items() for part in ("-p", name, str(value)))]
+    expected = {
+        "04_prerequisites": ("Figure 3 in numbers", "paper: 24hBERT-40%", "One pre-training seed", "aria-label"),
+        "05_efficient_setting": (
+            "Table 2a: depth",
+            "paper",
+            "Table 2c",
+            "two figures are swapped",
+            "over vanilla at the same rate",
+        ),
+        "06_comparison": (
+            "paper: 3ML_self-40%",
+            "Budget of pre-training, one seed",
+            "What this study says of the paper",
+            "not GLUE",
+        ),
+    }
+    runs = 0
+    for name, shown in expected.items():
+        out = tmp_path / f"{name}.ipynb"
+        done = papermill(f"notebooks/{name}.ipynb", str(out), *arguments)
+        assert done.returncode == 0, done.stderr[-2000:]
+        text = str([output for cell in code_cells(out) for output in cell.outputs])
+        for part in shown:
+            assert part in text, part
+        found = len(list((tmp_path / "runs" / "pretrain").glob("*/record.json")))
+        assert found > runs, "each has runs of its own"
+        runs = found
+    assert runs == 2 + 2 + 2 + 4 + 2 + 1, "vanilla 15/40, self and cross 40, depth 1, two splits, 15%, and 3ML_self-50%"
+
+
+def test_the_plan_of_a_larger_preset(tmp_path: Path) -> None:
+    """The runs with their cost, and none of them done; no text, no task and no network is needed."""
+    out = tmp_path / "out.ipynb"
+    options = ["-p", "preset", "small", "-p", "plan_only", "True", "-p", "runs_dir", str(tmp_path / "runs")]
+    done = papermill("notebooks/05_efficient_setting.ipynb", str(out), *options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    plan = study_plan(make_config({"preset": "small"}), ["Table 2a", "Table 2b", "Table 2c", "Figure 5"])
+    assert repr(plan).splitlines()[-1].split()[0] == "all" and repr(plan).splitlines()[-1] in text.replace("\\n", "\n")
+    assert "plan_only: nothing is run" in text and "not run" in text
+    assert not (tmp_path / "runs").exists()
+
+
+def test_cells_can_be_run_again(small: dict, tmp_path: Path) -> None:
+    """In JupyterLab one edits the parameters and runs from the top; what later cells defined is not in the way."""
+    small = {**small, **FINETUNING}
+    notebook = nbformat.read(PROJECT_ROOT / "notebooks" / "03_finetune.ipynb", 4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    given = "\n".join(f"{name} = {value!r}" for name, value in {**small, "runs_dir": str(tmp_path)}.items())
+    pretraining = nbformat.read(PROJECT_ROOT / "notebooks" / "02_pretrain.ipynb", 4)
+    more = [cell for cell in pretraining.cells if cell.cell_type == "code"][2:]
+    code += [nbformat.v4.new_code_cell(cell.source) for cell in more]
+    again = [nbformat.v4.new_code_cell(cell.source) for cell in (code[0], nbformat.v4.new_code_cell(given), code[1])]
+    notebook.cells = [code[0], nbformat.v4.new_code_cell(given), *code[1:], *again]
+    nbformat.write(notebook, tmp_path / "twice.ipynb")
+    done = papermill(str(tmp_path / "twice.ipynb"), str(tmp_path / "out.ipynb"))
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_presets_inject_as_files(small_arguments: list[str], tmp_path: Path) -> None:
+    """The paper's preset by `-f`, small in every dimension: no parameter is unknown to papermill or to us."""
+    out = tmp_path / "out.ipynb"
+    arguments = ["-f", "params/efficient-large.yaml", *small_arguments]
+    smaller = {"tokenizer": "train", "num_hidden_layers": 2, "intermediate_size": 64, "decoder_hidden_size": 16}
+    smaller |= {"decoder_num_attention_heads": 1, "micro_batch_size": 4, "validation_fraction": 0.1, "max_steps": 2}
+    arguments += [part for name, value in smaller.items() for part in ("-p", name, str(value))]
+    done = papermill("notebooks/02_pretrain.ipynb", str(out), *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "unknown parameter" not in done.stderr
+
+
+def nbval(path: Path) -> subprocess.CompletedProcess:
+    sanitize = Path(__file__).with_name("sanitize.cfg")
+    command = [sys.executable, "-m", "pytest", "--nbval", str(path), f"--nbval-sanitize-with={sanitize}", "-q"]
+    command += ["-p", "no:cacheprovider", "--nbval-cell-timeout=400", "-c", "/dev/null", f"--rootdir={PROJECT_ROOT}"]
+    return subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=550)
+
+
+@pytest.fixture(scope="module")
+def compared() -> Iterator[dict[Path, Future]]:
+    """nbval on every page, two at a time. Without the runs that `make report` leaves it would take as long as that."""
+    study = find(TINY)
+    finished = all(outcome.is_finished for outcome in study)
+    with ThreadPoolExecutor(2) as pool:
+        yield {path: pool.submit(nbval, path) for path in EXECUTED if finished or path.stem[:2] in ("00", "01")}
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
+def test_executed_notebooks_hold(path: Path, compared: dict[Path, Future]) -> None:
+    """nbval runs the report's notebooks again: everything but timings and floats of this machine must be equal."""
+    assert all(cell.execution_count for cell in code_cells(path)), "nbval compares only cells that carry a count"
+    if path not in compared:
+        pytest.skip("the runs of the tiny preset are not here: `make report` makes them")
+    done = compared[path].result()
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert "passed" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_committed_notebooks_run_under_nbval_lax(path: Path) -> None:
+    """With their defaults, the tiny preset; without `make report` before, it pre-trains and fine-tunes."""
+    command = [sys.executable, "-m", "pytest", "--nbval-lax", str(path), "-q", "-p", "no:cacheprovider"]
+    command += ["--nbval-cell-timeout=1200", "-c", "/dev/null", f"--rootdir={PROJECT_ROOT}"]
+    done = subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_nbval_would_notice(tmp_path: Path) -> None:
+    """A changed number in a checked table fails: the comparison is not empty."""
+    source = next(path for path in EXECUTED if path.stem == "00_cost_model")
+    notebook = nbformat.read(source, 4)
+    text = nbformat.writes(notebook)
+    assert "1.3398" in text
+    changed = tmp_path / "changed.ipynb"
+    changed.write_text(text.replace("1.3398", "1.3399"))
+    done = nbval(changed)
+    assert done.returncode == 1 and "1.3399" in done.stdout
+
+
+if __name__ == "__main__":  # after a change of StudyConfig: python tests/integration/notebooks/test_notebooks.py
+    for path in NOTEBOOKS:
+        notebook = nbformat.read(path, 4)
+        next(cell for cell in notebook.cells if cell.cell_type == "code").source = parameters_cell()
+        nbformat.write(notebook, path)

@@ -1,0 +1,525 @@
+"""Nothing that a user downloads or gives runs code, leaves its folder, or is more than text on a page."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import gzip
+import io
+import json
+import pickle
+import re
+import shutil
+import sys
+import tarfile
+import zipfile
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import papermill.parameterize
+import pytest
+import yaml
+
+from tests.audit import audited
+from tests.refusals import Payload, change, one_line
+from tests.study_records import pretrained
+from tests.study_records import record as make_record
+from threeml_core import reporting
+from threeml_core.config import load_preset, make_config, parse_arguments
+from threeml_core.data.corpus import load_corpus
+from threeml_core.data.prepare import load_prepared, prepare_data
+from threeml_core.foundation.errors import CorpusError, DamagedFileError, ParameterError, StudyError
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.glue.encoders import open_encoder
+from threeml_core.glue.predictions import load_predictions
+from threeml_core.glue.protocol import GlueStudy, TaskResult
+from threeml_core.glue.readers import load_task
+from threeml_core.glue.tasks import GLUE_TASKS, select_tasks
+from threeml_core.information import measure as mutual_information
+from threeml_core.information.estimate import LayerInformation
+from threeml_core.reporting import execute
+from threeml_core.reporting.html import build_report
+from threeml_core.runs.record import RunRecord, describe_environment, write_record
+from threeml_core.study.ledger import study_runs
+from threeml_core.study.results import Result
+from threeml_core.training.evaluation import corruption_example
+
+# -- other files of others ------------------------------------------------------------------------------------------
+
+
+def test_yaml_makes_no_objects(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "given.yaml"
+    file.write_text(f"corpus: !!python/object/apply:os.system ['touch {marker}']\n")
+    with pytest.raises(
+        ParameterError, match="cannot read parameters from .*could not determine a constructor"
+    ) as caught:
+        parse_arguments("", ["-f", str(file)])
+    one_line(caught)
+    (tmp_path / "params").mkdir()
+    shutil.copy(file, tmp_path / "params" / "given.yaml")
+    monkeypatch.setattr("threeml_core.config.PROJECT_ROOT", tmp_path)
+    with pytest.raises(ParameterError, match="cannot read parameters from"):
+        load_preset("given")
+    with pytest.raises(yaml.YAMLError):
+        yaml.safe_load(file.read_text())
+
+
+def test_arrays_hold_no_objects(config: Any, tmp_path: Path, marker: Path) -> None:
+    """The arrays of prepared data and of predictions are numbers; object arrays would be pickles."""
+    data = prepare_data(config.replace(runs_dir=str(tmp_path)))
+    evil = np.array([Payload(marker)], dtype=object)
+    np.save(data.folder / "train_counts.npy", evil, allow_pickle=True)
+    with pytest.raises(DamagedFileError, match="train_counts.npy cannot be read") as caught:
+        load_prepared(data.folder).train_counts()
+    one_line(caught)
+    change(data.folder / "meta.json", dtype="O")
+    with pytest.raises(DamagedFileError, match="holds 'O', expected uint16 or uint32") as caught:
+        load_prepared(data.folder)
+    one_line(caught)
+    np.savez(tmp_path / "predictions.npz", labels=evil, logits=evil)
+    with pytest.raises(DamagedFileError, match="predictions.npz cannot be read") as caught:
+        load_predictions(GLUE_TASKS["cola"], tmp_path)
+    one_line(caught)
+
+
+@pytest.mark.parametrize("hub", ["folder", "pandas", "pandas:x", "../../nowhere"])
+def test_datasets_run_no_code(hub: str, marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a script beside the data, nor a pickle, be it in the working folder, which `hub:pandas` would read."""
+    pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "folder.py").write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\n")
+    for where in (folder, tmp_path):
+        (where / "train.pkl").write_bytes(pickle.dumps(Payload(marker)))
+    (folder / "README.md").write_text(f"---\nconfigs: !!python/object/apply:os.system ['touch {marker}']\n---\n")
+    with pytest.raises(CorpusError) as caught:
+        next(load_corpus(f"hub:{folder if hub == 'folder' else hub}"))
+    assert ("is no dataset but a reader" if "pandas" in hub else "the hub did not give it") in one_line(caught)
+
+
+def test_no_archive_is_unpacked(tmp_path: Path) -> None:
+    """Corpora are single compressed files; the name inside a gzip is not used."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    for name in ("a.tar.gz", "a.tgz", "a.zip"):
+        with tarfile.open(inner / name, "w:gz") if name != "a.zip" else zipfile.ZipFile(inner / name, "w") as archive:
+            if isinstance(archive, tarfile.TarFile):
+                archive.addfile(tarfile.TarInfo("../escaped.txt"), io.BytesIO())
+            else:
+                archive.writestr("../escaped.txt", "")
+        with pytest.raises(CorpusError, match="unknown format") as caught:
+            next(load_corpus(str(inner / name)))
+        one_line(caught)
+    with (inner / "b.txt.gz").open("wb") as handle, gzip.GzipFile("../../escaped.txt", "wb", fileobj=handle) as packed:
+        packed.write(b"text\n")
+    assert ["".join(document) for document in load_corpus(str(inner / "b.txt.gz"))] == ["text\n"]
+    assert not list(tmp_path.rglob("escaped*")) and not list(tmp_path.parent.glob("escaped*"))
+
+
+# -- the shell ------------------------------------------------------------------------------------------------------
+
+
+def shell_payload(marker: Path) -> str:
+    """For every way in which a shell could run it."""
+    return f"$(touch {marker.name})`touch {marker.name}`; touch {marker.name} & touch {marker.name} | '\"\n#"
+
+
+def started(events: list[tuple[str, tuple[Any, ...]]]) -> list[list[str]]:
+    """Commands of the processes that were started; none by a shell."""
+    assert all(event == "subprocess.Popen" for event, _ in events)
+    commands = [[str(part) for part in arguments] for _, (_, arguments, *_) in events]
+    assert not any(Path(command[0]).name in ("sh", "bash", "dash", "zsh") for command in commands)
+    return commands
+
+
+PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
+
+
+def test_no_parameter_reaches_a_shell(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    payload = shell_payload(marker)
+    config = make_config({"runs_dir": str(tmp_path / payload.strip())})
+    with audited(*PROCESSES) as events:
+        for refused in (
+            lambda: prepare_data(config.replace(corpus=payload)),
+            lambda: prepare_data(config.replace(corpus=f"hub:{payload}")),
+            lambda: prepare_data(config.replace(corpus=str(PROJECT_ROOT / "README.md"), tokenizer=payload)),
+            lambda: open_encoder(payload),
+            lambda: load_task(GLUE_TASKS["cola"], config.replace(glue=payload)),
+            lambda: mutual_information.chosen_runs(config.replace(runs=payload)),
+            lambda: select_tasks(config.replace(tasks=payload)),
+            lambda: execute.pages_of(config.replace(pages=payload)),
+            lambda: make_config({"preset": payload}),
+        ):
+            with pytest.raises(StudyError):
+                refused()
+        describe_environment()
+    commands = started(events)
+    assert commands and all(command[0] == "git" for command in commands) and payload not in str(commands)
+
+
+def test_files_with_such_names_are_files(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = shell_payload(marker).replace("/", "").replace("\n", " ")
+    corpus = tmp_path / f"{name}.txt"
+    corpus.write_text("\n\n".join(f"Document {i} says {i * 7}. It ends." for i in range(300)))
+    given = {"corpus": str(corpus), "runs_dir": str(tmp_path / name), "vocab_size": 300, "sequence_length": 16}
+    with audited(*PROCESSES) as events:
+        data = prepare_data(make_config(given))
+    assert data.folder.parent == tmp_path / name / "data" and started(events) == []
+
+
+def test_the_study_is_started_without_a_shell(marker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report starts it as a process of its own, with the values as they are."""
+    python = tmp_path / "python"
+    seen = tmp_path / "seen"
+    python.write_text(
+        f"#!{sys.executable}\nimport json, pathlib, sys\npathlib.Path({str(seen)!r}).write_text(json.dumps(sys.argv))\n"
+        "sys.exit(1)\n"
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    payload = shell_payload(marker)
+    with audited(*PROCESSES) as events, pytest.raises(StudyError, match="the study's runs did not all end"):
+        execute._conduct({"preset": "tiny", "corpus": payload})
+    (command,) = started(events)
+    assert json.loads(seen.read_text())[-1] == command[-1] == payload
+    assert not (PROJECT_ROOT / marker.name).exists()
+
+
+def test_values_given_to_a_notebook_are_values() -> None:
+    """papermill writes them into a cell: as literals."""
+    value = '"\'; import os; os.system("touch x") #\n\\" + exit() + f"{exit()}'
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell('corpus = "bundled"', metadata={"tags": ["parameters"]})],
+        metadata={"kernelspec": {"name": "python3", "display_name": "", "language": "python"}, "papermill": {}},
+    )
+    cells = papermill.parameterize.parameterize_notebook(notebook, {"corpus": value, "pages": [value]}).cells
+    written = ast.parse(cells[1].source).body
+    assert {ast.unparse(node.targets[0]): ast.literal_eval(node.value) for node in written} == {  # type: ignore[attr-defined]
+        "corpus": value,
+        "pages": [value],
+    }
+
+
+@pytest.mark.parametrize("name", ["../outside", "../params/tiny", "/etc/passwd", "tiny.yaml", "tiny/../tiny", "", "."])
+def test_names_of_a_list_are_looked_up(name: str) -> None:
+    """A preset, a page and a task name no path."""
+    for refused in (
+        lambda: make_config({"preset": name}),
+        lambda: execute.pages_of(make_config({"pages": name or "../outside"})),
+        lambda: select_tasks(make_config({"tasks": name, "glue": "hub"})),
+        lambda: select_tasks(make_config({"tasks": name, "glue": "bundled"})),
+    ):
+        with pytest.raises(ParameterError) as caught:
+            refused()
+        one_line(caught)
+
+
+# -- pages ----------------------------------------------------------------------------------------------------------
+
+
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)></td></pre><b>\" onclick='alert(1)' &lt;"
+MARKUP += " $x^{$ \\d \\1 $a$ `c`"
+"""HTML, an attribute's end, an entity, a broken and a whole formula, escapes of a regular expression, Markdown."""
+
+
+LABEL = "<img src=x onerror=alert(1)> $x^{$ \\1 $"
+"""Short enough for a legend."""
+
+
+RUN = "self-<img src=x onerror=alert(1)>-0123456789"
+"""A name that a folder can have."""
+
+
+class Seen(HTMLParser):
+    """What a browser makes of a page: its text, and whatever is or runs code, or loads something."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.labels: list[str] = []
+        self.active: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in (
+            "script",
+            "img",
+            "iframe",
+            "object",
+            "embed",
+            "b",
+            "base",
+            "form",
+            "foreignobject",
+            "animate",
+            "set",
+        ):
+            self.active.append(tag)
+        for name, value in attrs:
+            loads = tag != "a" and not name.startswith("xmlns") and re.match(r"(https?:)?//", value or "")
+            if name.startswith("on") or loads or re.match(r"\s*(javascript|vbscript|data:(?!,))", value or "", re.I):
+                self.active.append(f"{tag} {name}={value}")
+            if name == "aria-label":
+                self.labels.append(value or "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def shows(page: str, *texts: str) -> Seen:
+    seen = Seen(page)
+    assert seen.active == []
+    for text in texts:
+        assert text in seen.text
+    return seen
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Result]:
+    """Table 3's models: one failed, on a machine and a text with such names."""
+    found = []
+    for number, run in enumerate(study_runs(make_config({}), ["Table 3"])):
+        record = pretrained(run, 0, eval_corruption="one")
+        hardware = {"cpu": MARKUP, "cores": MARKUP, "threads": MARKUP, "system": MARKUP}
+        environment = {**record.environment, "commit": MARKUP, "versions": {MARKUP: MARKUP}, "hardware": hardware}
+        record = dataclasses.replace(record, environment=environment)
+        if number == 2:
+            record = dataclasses.replace(record, run_id=RUN, parameters={**record.parameters, "mask_split": MARKUP})
+        if number == 3:
+            record = dataclasses.replace(record, failure=MARKUP)
+        found.append(Result(run, {0: record}, {}, {}))
+    return found
+
+
+def benchmark_record() -> RunRecord:
+    arms = ("vanilla-15", "vanilla-15 again", "self-50")
+    turns = {name: {key: [1.0, 1.1] for key in ("seconds", "cpu_seconds", "data_seconds")} for name in arms}
+    metrics = {
+        "turns": turns,
+        "arms": {name: {"label": f"{name} {LABEL}"} for name in ("vanilla-15", "self-50")},
+        "first_step_seconds": dict.fromkeys(arms, 1.0),
+        "flops_ceiling": 1e9,
+        "breakdown": {
+            name: dict.fromkeys(
+                ("matrix products", "attention", "head", "dropout", "GELU and norms", "optimizer", "data", "the rest"),
+                1.0,
+            )
+            for name in ("vanilla-15", "self-50")
+        },
+        "preparation": MARKUP,
+    }
+    hardware = {"cpu": MARKUP, "threads": MARKUP}
+    environment = {"hardware": hardware, "finished": "2026-01-01T00:00:00+00:00"}
+    flops = dict.fromkeys(arms, 1e9)
+    return make_record(
+        "benchmark", "tiny-0123456789", make_config({}), metrics=metrics, flops=flops, environment=environment
+    )
+
+
+def information_record() -> RunRecord:
+    layer = LayerInformation(1, 8, 9_999, 1.0, *([(0.5,)] * 5), pairs_per_cell=(9.0,), clusters_used=(9,))
+    data = {"run": f"self-{LABEL}", "on_unigram_plateau": False, "sample": MARKUP}
+    data |= dict.fromkeys(("blocks", "text_blocks", "frequent_tokens", "states"), 9)
+    data |= {"perplexity_masked": 9.0, "unigram_perplexity_masked": 9.0}
+    timing = dict.fromkeys(("states_seconds", "clustering_seconds", "peak_memory_bytes"), 1.0)
+    metrics = {"layers": [dataclasses.asdict(layer)]}
+    return make_record("mutual_information", RUN, make_config({}), metrics=metrics, data=data, timing=timing)
+
+
+def finetuning() -> GlueStudy:
+    task = GLUE_TASKS["cola"]
+    point = {"task": MARKUP, "seed": 0, "learning_rate": 1e-5, "batch_size": 16, "epochs": 3}
+    splits = {MARKUP: {"source": MARKUP, "examples": 9, "is_subset": True, "skipped_rows": 0}}
+    common = {
+        "identity": point,
+        "metrics": {"score": 0.5, "mcc": 0.5, "undefined": [], "is_constant": True},
+        "data": {"is_subset": True, "splits": splits, "share_at_max_length": 0.0},
+        "timing": {"sequences_per_second": 1.0},
+    }
+    fine = make_record("finetune", RUN, make_config({}), **common)
+    failed = dataclasses.replace(fine, run_id=f"2{RUN}", failure=MARKUP)
+    result = TaskResult(task, (fine, failed), (fine,), {"mcc": 0.5}, 0.5, 0.4, 0.6, 0.0, {"": 9}, fine)
+    return GlueStudy(MARKUP, None, MARKUP, (result,))
+
+
+def tables(outcomes: list[Result]) -> list[reporting.Table]:
+    """All that hold text of records, parameters and files."""
+    (first, *others) = [outcome.pretraining[0] for outcome in outcomes]
+    study, information, bench = finetuning(), information_record(), benchmark_record()
+    nothing = dataclasses.replace(study, results=(dataclasses.replace(study.results[0], best=()),))
+    config = make_config({"corpus": MARKUP, "tokenizer": MARKUP, "checkpoint": MARKUP, "gpu_name": MARKUP})
+    side = dict.fromkeys(("documents", "words", "tokens", "blocks"), 9)
+    meta = {"corpus": MARKUP, "vocab_size": 9, "sequence_length": 9, "train": side, "validation": side}
+    return [
+        reporting.Table([{MARKUP: MARKUP}], MARKUP),
+        reporting.Table([{MARKUP: MARKUP}], MARKUP, folded=True),
+        reporting.corpus_table(meta),
+        reporting.parameter_table(config),
+        reporting.finetune_parameter_table(config),
+        reporting.cost_plan(config),
+        reporting.study_plan(config, ["Table 1"]),
+        reporting.comparison_table(first, [first, *others]),
+        reporting.study_runs_table(outcomes, config),
+        reporting.budget_table(outcomes),
+        reporting.glue_table([study]),
+        reporting.protocol_table(study),
+        reporting.example_table(study),
+        reporting.ablation_table(study),
+        reporting.failed_table([study]),
+        reporting.runs_table(study),
+        reporting.comparison_of_models(study, [nothing], "runs"),
+        reporting.sample_table([information]),
+        reporting.information_table([information, information]),
+        reporting.information_cost_table([information]),
+        reporting.speed_comparison([bench]),
+        reporting.resource_table([bench]),
+        reporting.session_table([bench]),
+        reporting.breakdown_table(bench),
+        reporting.preparation_table(bench),
+    ]
+
+
+def figures() -> list[Any]:
+    """All with labels or descriptions from records."""
+    study, bench = finetuning(), benchmark_record()
+    one, other = information_record(), dataclasses.replace(information_record(), run_id="other")
+    return [
+        reporting.plot_spread(study),
+        reporting.plot_learning_curves(dataclasses.replace(study, results=()), "runs"),
+        reporting.plot_information([one, other]),
+        reporting.plot_conversion([bench]),
+        reporting.plot_breakdown(bench),
+    ]
+
+
+def test_tables_show_markup_as_text(outcomes: list[Result]) -> None:
+    holding = 0
+    for table in tables(outcomes):
+        seen = shows(table._repr_html_(), *{cell for row in table.rows for cell in row}, table.caption)
+        holding += MARKUP in seen.text or RUN in seen.text
+    assert holding >= 18
+
+
+def test_figures_show_markup_as_text() -> None:
+    """In descriptions, in legends and beside ticks; a dollar is a dollar there."""
+    spread, nothing, information, conversion, breakdown = figures()
+    for figure in (spread, nothing, information, conversion, breakdown):
+        seen = shows(figure._repr_html_(), figure.alt)
+        assert seen.labels == [figure.alt]
+    for start, figure in (("", information), ("self-50 ", conversion), ("vanilla-15 ", breakdown)):
+        assert f"{start}{LABEL}" in Seen(figure.svg).text
+
+
+def test_text_of_a_corpus_is_text(tmp_path: Path) -> None:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("\n\n".join(f"{MARKUP} {i}" for i in range(300)))
+    given = {"corpus": str(corpus), "runs_dir": str(tmp_path), "vocab_size": 400, "sequence_length": 32}
+    config = make_config({**given, "max_position_embeddings": None})
+    rows = corruption_example(config, prepare_data(config))
+    seen = shows(reporting.Table(rows, "corpus")._repr_html_(), *(row["Token"] for row in rows))
+    assert "script" in seen.text
+
+
+def test_labels_of_a_task_are_text(tmp_path: Path) -> None:
+    """A bad one ends in an error of one line, which notebooks and reports show as text."""
+    (tmp_path / "CoLA").mkdir()
+    for name in ("train", "dev"):
+        (tmp_path / "CoLA" / f"{name}.tsv").write_text(f"a\t{MARKUP}\t\tA sentence.\n")
+    with pytest.raises(CorpusError, match="unknown label") as caught:
+        load_task(GLUE_TASKS["cola"], make_config({"glue": str(tmp_path)}))
+    assert repr(MARKUP) in one_line(caught)
+
+
+def test_the_report_shows_markup_as_text(outcomes: list[Result], tmp_path: Path) -> None:
+    """From executed notebooks and run folders to the finished pages."""
+    config = make_config({"runs_dir": str(tmp_path / "runs")})
+    for outcome in outcomes:
+        for record in outcome.pretraining.values():
+            write_record(record, config.runs_dir)
+    shown = [*tables(outcomes), *figures()]
+    new = nbformat.v4.new_output
+    outputs = [new("display_data", {"text/html": each._repr_html_(), "text/plain": repr(each)}) for each in shown]
+    outputs += [new("stream", name=name, text=f"{MARKUP}\n") for name in ("stdout", "stderr")]
+    outputs += [new("stream", name='x" onclick="alert(1)', text=MARKUP)]
+    outputs += [new("execute_result", {"text/plain": MARKUP}), new("display_data", {"text/markdown": MARKUP})]
+    cells = [
+        nbformat.v4.new_markdown_cell(f"# Title {MARKUP}\n\nFirst {MARKUP}\n\n## Part {MARKUP}"),
+        nbformat.v4.new_code_cell(f"corpus = {MARKUP!r}", outputs=outputs),
+    ]
+    (tmp_path / "notebooks").mkdir()
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    for name in ("06_comparison", "x&y"):
+        nbformat.write(notebook, tmp_path / "notebooks" / f"{name}.ipynb")
+    index = build_report(tmp_path / "notebooks", tmp_path / "report", config)
+    assert RUN in (index.parent / "results.jsonl").read_text()
+    page = shows((index.parent / "06_comparison.html").read_text(), *(each.caption for each in tables(outcomes)))
+    assert page.text.count("<script>alert(1)</script>") > 50
+    assert [label for label in page.labels if label != "Pages"] == [figure.alt for figure in figures()]
+    first = shows(index.read_text(), f"Title {MARKUP}", "First <script>alert(1)</script>")
+    for seen in (page, first):
+        for value in (MARKUP[:10], f"{MARKUP} {MARKUP}", f"{MARKUP}, {MARKUP} cores"):
+            assert value in seen.text, "at the foot"
+    shows((index.parent / "x&y.html").read_text(), f"Title {MARKUP}")
+    assert 'href="x&amp;y.html"' in index.read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MARKUP,
+        "[link](javascript:alert(1)) [other](data:text/html;base64,xx) <a href='javascript:alert(1)'>x</a>",
+        "![image](http://example.org/x.png) ![image](x.png)",
+        "```mermaid\n</pre><script>alert(1)</script>\n```",
+        "```<script>\n<script>alert(1)</script>\n```",
+        "# <img src=x onerror=alert(1)>\n\n<div onclick='alert(1)'>\n\n<script>\nalert(1)\n</script>",
+        r"$\text{<script>alert(1)</script>}$ $$\mathrm{<img src=x onerror=alert(1)>}$$",
+        r"$\href{javascript:alert(1)}{x}$ $\style{background: url(javascript:alert(1))}{x}$ $\class{a}{x}$",
+        r"$<img src=x onerror=alert(1)>$ $&lt;b&gt;$ $\frac{$ $x^{$ $\nosuch{$",
+        r"\begin{equation}<script>alert(1)</script>\end{equation}",
+        "| a |\n|---|\n| <script>alert(1)</script> |",
+        "<!-- --><script>alert(1)</script> <![CDATA[<b>]]> <?php <b> ?>",
+        "[x]: javascript:alert(1)\n\n[x] <javascript:alert(1)>",
+    ],
+)
+def test_markdown_holds_no_html(text: str, tmp_path: Path) -> None:
+    cell = nbformat.v4.new_code_cell("", outputs=[nbformat.v4.new_output("display_data", {"text/markdown": text})])
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "00_a.ipynb")
+    config = make_config({"runs_dir": str(tmp_path / "runs")})
+    build_report(tmp_path, tmp_path / "report", config)
+    shows((tmp_path / "report" / "00_a.html").read_text())
+
+
+def test_formulas_are_as_before() -> None:
+    """Symbols are characters; what stands in a formula as text is text."""
+    from threeml_core.reporting.html import _mathml
+
+    assert "∑" in _mathml(r"\sum_i x_i < 3 \le 4", "inline") and "≤" in _mathml(r"3 \le 4", "inline")
+    assert "<mo>&lt;</mo>" in _mathml("x < 3", "inline")
+    assert _mathml("x", "block").startswith("<math") and 'display="block"' in _mathml("x", "block")
+    assert _mathml("<b>_a_b", "inline") == "$&lt;b&gt;_a_b$", "no formula: as it was written"
+
+
+# -- the servers ----------------------------------------------------------------------------------------------------
+
+
+def test_jupyter_is_for_this_machine_alone() -> None:
+    """`make lab` binds to the loopback address and leaves Jupyter's token as it is."""
+    recipe = (PROJECT_ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = re.findall(r"^\t.*\bjupyter[ -]\w+.*$", recipe, re.MULTILINE)
+    assert commands == ["\t$(BIN)/jupyter lab --ip=127.0.0.1 notebooks"]
+    assert not re.search(
+        r"token|password|allow.root|disable_check_xsrf|0\.0\.0\.0", recipe.replace("own token", ""), re.I
+    )
+
+
+def test_the_audit_is_no_part_of_lint() -> None:
+    recipes = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)+)", (PROJECT_ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert "pip-audit --strict --requirement constraints.txt" in recipes["audit"]
+    assert all("audit" not in recipe for name, recipe in recipes.items() if name != "audit")
+    assert "make audit" in (PROJECT_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -1,0 +1,93 @@
+"""What is compared, and the FLOPs that it executes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
+from threeml_core.config import make_config
+from threeml_core.data.prepare import prepare_data
+from threeml_core.foundation.errors import ParameterError
+from threeml_core.masking import CorruptedBatch
+
+CPU = torch.device("cpu")
+
+
+def settings(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
+    return {
+        "corpus": str(corpus_file),
+        "runs_dir": str(runs_dir),
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "decoder_hidden_size": 16,
+        "batch_size": 4,
+        "benchmark_arms": "hf,self",
+        "benchmark_rates": "0.5",
+        "benchmark_rounds": 6,
+        "benchmark_parts": "speed,breakdown,scaling",
+    }
+
+
+def test_arms() -> None:
+    names = [arm.name for arm in arms_of(make_config({}))]
+    assert names == [
+        "hf",
+        "hf_bare",
+        "vanilla-15",
+        "vanilla-40",
+        "vanilla-50",
+        "self-40",
+        "self-50",
+        "cross-40",
+        "cross-50",
+    ]
+    some = arms_of(make_config({"benchmark_arms": "self", "benchmark_rates": "0.15,0.5"}))
+    assert [arm.name for arm in some] == ["vanilla-15", "self-15", "self-50"]
+    for wrong in ({"benchmark_arms": "bert"}, {"benchmark_parts": "speed,speed"}, {"benchmark_rates": "x"}):
+        with pytest.raises(ParameterError, match=next(iter(wrong))):
+            make_config(wrong)
+
+
+@pytest.mark.parametrize("kind", ["hf", "hf_bare", "vanilla-15", "self-50", "cross-40"])
+def test_flops_of_an_arm_are_what_its_step_executes(kind: str, corpus_file: Path, runs_dir: Path) -> None:
+    """Forward and backward, by torch's counter; with dropout, as it is timed.
+
+    The backward pass is twice the forward, but that nothing is propagated to the token ids; and our loss on a CPU
+    makes its gradients in the forward pass. A CPU leaves out the logits of slots that hold no token.
+    """
+    given = {**settings(corpus_file, runs_dir), "benchmark_arms": "all", "benchmark_rates": "0.4,0.5"}
+    given |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    config = make_config(given)
+    data = with_vocabulary(prepare_data(config), config)
+    arm = next(arm for arm in arms_of(config) if arm.name == kind)
+    runner = make_runner(arm, data, CPU)
+    batch = runner.batch()
+    with FlopCounterMode(display=False) as counter:
+        runner.step(batch)
+    unused = int((batch.kinds == 0).sum()) if isinstance(batch, CorruptedBatch) else 0
+    left_out = 6 * unused * config.hidden_size * data.vocab_size
+    assert counter.get_total_flops() == pytest.approx(arm.step_flops(data.vocab_size) - left_out, rel=1e-9)
+
+
+def test_a_vocabulary_larger_than_the_tokenizers(corpus_file: Path, runs_dir: Path) -> None:
+    config = make_config({**settings(corpus_file, runs_dir), "vocab_size": 300})
+    data = prepare_data(config)
+    assert with_vocabulary(data, config.replace(vocab_size=1000)).vocab_size == 1000
+    assert with_vocabulary(data, config.replace(vocab_size=290)).vocab_size == data.vocab_size
+
+
+def test_both_ways_see_the_same_share_of_corrupted_tokens(corpus_file: Path, runs_dir: Path) -> None:
+    config = make_config({**settings(corpus_file, runs_dir), "batch_size": 32})
+    data = with_vocabulary(prepare_data(config), config)
+    arms = {arm.name: arm for arm in arms_of(config)}
+    theirs = make_runner(arms["hf"], data, CPU).batch()
+    ours = make_runner(arms["self-50"], data, CPU).batch()
+    assert theirs[0]["input_ids"].shape == ours.input_ids.shape
+    assert theirs[0]["attention_mask"].all()
+    share = (theirs[0]["labels"] != -100).float().mean().item()
+    assert share == pytest.approx((ours.labels != -100).float().mean().item(), abs=0.06)

@@ -1,0 +1,33 @@
+"""One step of training: the same, however it is cut."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from threeml_core.config import ARCHITECTURES, make_config
+from threeml_core.data.prepare import prepare_data
+from threeml_core.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_accumulation_equals_one_big_batch(architecture: str, small: dict) -> None:
+    whole = make_config({**small, "architecture": architecture})
+    data = prepare_data(whole)
+    a, b = Trainer(whole, data, CPU), Trainer(whole.replace(micro_batch_size=2), data, CPU)
+    for _ in range(3):
+        assert a.update().item() == pytest.approx(b.update().item(), rel=1e-5)
+    for (name, p), q in zip(a.model.named_parameters(), b.model.parameters(), strict=True):
+        assert torch.allclose(p, q, atol=2e-5), name
+
+
+def test_same_seed_same_run(small: dict) -> None:
+    config = make_config({**small, "hidden_dropout_prob": 0.1})
+    data = prepare_data(config)
+    losses = []
+    for _ in range(2):
+        trainer = Trainer(config, data, CPU)
+        losses.append([trainer.update().item() for _ in range(4)])
+    assert losses[0] == losses[1]
