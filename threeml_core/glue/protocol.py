@@ -183,9 +183,7 @@ def task_result(
         resamples: bootstrap samples.
     """
     best = best_of_seeds(records)
-    if not best:
-        return TaskResult(task, tuple(records), (), {}, None, None, None, None, {}, baseline)
-    medians = median_metrics(task, best)
+    medians = median_metrics(task, best) if best else {}
 
     def measure() -> dict[str, Any]:
         splits = answers_of(task, best, runs_dir)
@@ -193,22 +191,14 @@ def task_result(
         examples = {tag: len(labels) for tag, (labels, _) in splits[0].items()}
         return {"low": low, "high": high, "chance": chance_level(task, splits[0]), "examples": examples}
 
-    names = [record.run_id for record in best]
-    identity = {"task": task.name, "runs": names, "resamples": resamples}
-    of, is_older = _bootstrapped(identity, best[0], runs_dir, measure)
-    return TaskResult(
-        task,
-        tuple(records),
-        tuple(best),
-        medians,
-        statistics.fmean(medians.values()),
-        of["low"],
-        of["high"],
-        of["chance"],
-        of["examples"],
-        baseline,
-        is_older and len(best) > 1,
-    )
+    identity = {"task": task.name, "runs": [record.run_id for record in best], "resamples": resamples}
+    of, is_older = _bootstrapped(identity, best[0], runs_dir, measure) if best else (_NOTHING, False)
+    score = statistics.fmean(medians.values()) if best else None
+    is_narrow = is_older and len(best) > 1
+    return TaskResult(task, tuple(records), tuple(best), medians, score, **of, baseline=baseline, is_older=is_narrow)
+
+
+_NOTHING: dict[str, Any] = {"low": None, "high": None, "chance": None, "examples": {}}
 
 
 def answers_of(task: Task, records: Sequence[RunRecord], runs_dir: str | Path) -> list[Splits]:

@@ -20,11 +20,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 import threeml_core.models  # noqa: F401  (registers the three models)
 from threeml_core.config import INFORMATION_PARAMETERS, MODEL_NAMES, PARAMETERS, StudyConfig, parse_layers
 from threeml_core.data.prepare import PreparedData, prepare_data
+from threeml_core.data.tokenizer import quiet_transformers
 from threeml_core.foundation.errors import CheckpointError, DamagedFileError, ParameterError
 from threeml_core.foundation.files import exclusive, find_path, fingerprint, project_path, refuse_locked, write_json
 from threeml_core.foundation.log import Log, print_line
@@ -163,26 +163,16 @@ def load_model(folder: Path) -> PreTrainedModel:
         CheckpointError: missing, not one of the three models, or its weights do not fit.
     """
     path = folder / "model"
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
+    options = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False, "dtype": torch.float32}
     try:
-        refuse_foreign_files(path)
-        model, report = AutoModelForMaskedLM.from_pretrained(
-            path,
-            use_safetensors=True,
-            output_loading_info=True,
-            dtype=torch.float32,
-            local_files_only=True,
-            trust_remote_code=False,
-        )
+        with quiet_transformers():
+            refuse_foreign_files(path)
+            model, report = AutoModelForMaskedLM.from_pretrained(path, output_loading_info=True, **options)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{path} cannot be loaded ({reason}); pre-train this run again") from None
-    finally:
-        if bars:
-            transformers_logging.enable_progress_bar()
     if not hasattr(model, "mask_states"):
         raise CheckpointError(f"{path} is a {model.config.model_type} without a 3ML decoder; expected a run's model/")
     if report["missing_keys"]:
@@ -353,16 +343,12 @@ class _Progress:
         write_json(self.path, {"layers": layers, **self.seconds})
 
 
-def _states_folder(setting: _Setting) -> Path:
-    identity = setting.states_identity()
-    return project_path(setting.config.runs_dir) / "states" / f"{setting.record.run_id}-{fingerprint(identity, 10)}"
-
-
 def _states(
     setting: _Setting, forward: Forward, layers: Sequence[int], missing: Sequence[int], log: Log
 ) -> Iterator[tuple[int, Rows]]:
     """The states of the layers that are still to be measured; afterwards the files go, unless they are to be kept."""
-    folder = _states_folder(setting)
+    runs_dir, identity = project_path(setting.config.runs_dir), setting.states_identity()
+    folder = runs_dir / "states" / f"{setting.record.run_id}-{fingerprint(identity, 10)}"
     with exclusive(folder.parent / f".{folder.name}.lock", f"the states folder {folder}", wait=True):
         if missing and setting.config.states_store == "memory":
             yield from states_in_memory(forward, missing, log)

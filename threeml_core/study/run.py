@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from threeml_core.config import DATA_PARAMETERS, StudyConfig
@@ -23,7 +24,7 @@ from threeml_core.study.ledger import chosen_experiments, find, study_runs
 from threeml_core.study.results import Result
 from threeml_core.training.device import choose_device
 from threeml_core.training.evaluation import corruption_example
-from threeml_core.training.loop import STAGE, pretrain, pretrain_identity, pretrain_run_id
+from threeml_core.training.loop import STAGE, planned_run, pretrain
 
 
 def run_study(
@@ -91,12 +92,12 @@ def _pretrain_job(
 ) -> Job:
     config = run.config.replace(seed=seed)
     device = choose_device(config)
-    name = pretrain_run_id(config, data, device)
+    folder, identity = planned_run(config, data, device)
     return Job(
         STAGE,
-        name,
-        functools.partial(_pretrain, config, name, pretrain_identity(config, data.data_id, device)),
-        title=f"{name}: {run.model}, {config.max_steps:,} updates, for {', '.join(run.exhibits)}",
+        folder.name,
+        functools.partial(_pretrain, config, folder, identity),
+        title=f"{folder.name}: {run.model}, {config.max_steps:,} updates, for {', '.join(run.exhibits)}",
         cost=config.max_steps,
         num_cpus=max(config.ray_num_cpus, config.num_processes),
         num_gpus=0 if device.type == "cpu" else config.num_processes,
@@ -104,12 +105,11 @@ def _pretrain_job(
     )
 
 
-def _pretrain(config: StudyConfig, name: str, identity: dict[str, Any], log: Log) -> RunRecord:
+def _pretrain(config: StudyConfig, folder: Path, identity: dict[str, Any], log: Log) -> RunRecord:
     """As `pretrain`; a run that diverges leaves a record that says so."""
     try:
         return pretrain(config, log)
     except TrainingError as error:
-        folder = run_folder(config.runs_dir, STAGE, name)
         if (folder / "record.json").exists():
             return read_record(folder)
         return leave_record(folder, identity, config, describe_environment(), failure=str(error))
