@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from threeml_core.config import MODEL_NAMES, StudyConfig, corruption_of, study_steps, variant
+from threeml_core.config import MODEL_NAMES, StudyConfig, executed_parameters, study_steps, variant
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import Spread, pooled_spread
 from threeml_core.statistics.verdicts import Finding
@@ -50,18 +50,10 @@ class Evidence:
 
     def of(self, exhibit: str, **changes: object) -> Result | None:
         """The run of a table or figure with these values; what is not given is the study's, but for the steps."""
-        wanted = variant(self.config, **changes).parameters()
-        names = ("architecture", "decoder_num_hidden_layers", "decoder_hidden_size")
-        for result in self.results:
-            have = result.run.config.parameters()
-            if (
-                exhibit in result.run.exhibits
-                and all(have[name] == wanted[name] for name in names)
-                and corruption_of(have) == corruption_of(wanted)  # in short sequences two rates may be one run
-                and have["max_steps"] == changes.get("max_steps", have["max_steps"])
-            ):
-                return result
-        return None
+        wanted = executed_parameters(variant(self.config, **changes))  # in short sequences two rates may be one run
+        steps = {} if "max_steps" in changes else {"max_steps": wanted["max_steps"]}
+        there = (result for result in self.results if exhibit in result.run.exhibits)
+        return next((r for r in there if {**executed_parameters(r.run.config), **steps} == wanted), None)
 
     def scores(self, first: Result | None, second: Result | None, low: float, high: float, what: str = "") -> Finding:
         """Difference of the macro averages; both of the same kind of fine-tuning.
