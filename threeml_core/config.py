@@ -180,7 +180,7 @@ class StudyConfig:
     kmeans_passes: int = parameter(1, "times that every state moves a centre")
     kmeans_batch_size: int = parameter(4096, "states between two moves; at least `clusters` are taken")
 
-    # the study: which runs the tables and figures need (threeml_core.study.results); their settings are those above
+    # the study: which runs the tables and figures need (threeml_core.study.experiments); their settings are those above
     study_mask_rates: str = parameter("0.15,0.2,0.3,0.4,0.5,0.6", "Figures 3 and 5: mask rates")
     study_depths: str = parameter("1,2,4,8", "Table 2a: decoder blocks")
     study_widths: str = parameter("256,512,768,1024", "Table 2b: decoder widths")

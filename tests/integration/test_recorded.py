@@ -43,7 +43,7 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:
     text = prepare(config, no_line)
     models = finetune_study(config, no_line)
     measured = [read_record(record.folder(config.runs_dir)) for record in mutual_information(config, no_line)]
-    outcomes = run_study(config, ["Table 1", "Figure 3"], no_line)
+    results = run_study(config, ["Table 1", "Figure 3"], no_line)
     difference = compare_results(models[0].results[0], models[1].results[0], config.runs_dir)
     tables = [repr(protocol_table(model)) for model in models]
     pairs = repr(comparison_of_models(models[0], models[1:], config.runs_dir))
@@ -85,9 +85,9 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:
         run_study(recorded, ["Table 1", "Figure 3"], no_line),
         finished_results(recorded, ["Table 1", "Figure 3"]),
     ):
-        assert [o.metric("eval_loss") for o in of] == [o.metric("eval_loss") for o in outcomes]
+        assert [o.metric("eval_loss") for o in of] == [o.metric("eval_loss") for o in results]
         assert [[d.average for d in o.ablation.values()] for o in of] == [
-            [d.average for d in o.ablation.values()] for o in outcomes
+            [d.average for d in o.ablation.values()] for o in results
         ]
     assert "hold no text" in str(corruption_rows(recorded))
     with pytest.raises(ParameterError, match="has no record of stage pretrain with these parameters"):

@@ -18,7 +18,7 @@ from threeml_core.study.experiment import Experiment, StudyRun
 from threeml_core.study.results import Downstream, Result
 
 
-def _discovered() -> dict[str, Experiment]:
+def discovered() -> dict[str, Experiment]:
     """Name -> experiment, of all files in `study/experiments/`: the paper's in the order of their runs, then others."""
     first = ("figure_3", "table_1", "figure_4", "table_2", "figure_5", "table_3", "scaling")
     there = {module.name for module in pkgutil.iter_modules(_folder.__path__)}
@@ -29,7 +29,7 @@ def _discovered() -> dict[str, Experiment]:
     return {experiment.name: experiment for experiment in found}
 
 
-EXPERIMENTS = _discovered()
+EXPERIMENTS = discovered()
 
 
 def chosen_experiments(names: Iterable[Experiment | str] | None) -> list[Experiment]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.log import no_line
 from threeml_core.runs.record import write_record
 from threeml_core.statistics.verdicts import Claim
+from threeml_core.study import experiments
 from threeml_core.study.evidence import Evidence
 from threeml_core.study.experiment import Experiment
-from threeml_core.study.ledger import EXPERIMENTS, find, study_runs
+from threeml_core.study.ledger import EXPERIMENTS, discovered, find, study_runs
 from threeml_core.study.run import run_study
 
 
@@ -80,3 +82,17 @@ def test_it_is_run(small: dict, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").symlink_to(Path(config.corpus).parent)
     again = config.replace(corpus=str(tmp_path / "elsewhere" / Path(config.corpus).name))
     assert run_study(again, [alone], no_line)[0].pretraining == first[0].pretraining
+
+
+def test_a_file_beside_the_papers_is_part_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "from threeml_core.study.experiment import Experiment",
+        "WARMUP = Experiment('Warm-up', 'longer', ('self',), {'warmup_ratio': (0.06, 0.2)}, tasks='ablation')",
+    ]
+    (tmp_path / "warmup.py").write_text("\n".join(lines))
+    monkeypatch.setattr(experiments, "__path__", [*experiments.__path__, str(tmp_path)])
+    there = discovered()
+    assert list(there) == [*EXPERIMENTS, "Warm-up"]
+    runs = study_runs(make_config({"preset": "tiny"}), [there["Warm-up"]])
+    assert [run.config.warmup_ratio for run in runs] == [0.06, 0.2]
+    del sys.modules[f"{experiments.__name__}.warmup"]

@@ -133,19 +133,19 @@ def records_of(config: StudyConfig, score: float = 0.8) -> tuple[list[RunRecord]
     return trained, tuned
 
 
-def test_outcomes_hold_every_seed_and_task() -> None:
-    outcomes = find(FEW, None, sum(records_of(FEW), []))
-    assert len(outcomes) == 36
-    for outcome in outcomes:
-        assert outcome.is_finished and list(outcome.pretraining) == [0, 1]
-        names = set(outcome.run.exhibits)
+def test_results_hold_every_seed_and_task() -> None:
+    results = find(FEW, None, sum(records_of(FEW), []))
+    assert len(results) == 36
+    for result in results:
+        assert result.is_finished and list(result.pretraining) == [0, 1]
+        names = set(result.run.exhibits)
         for seed in (0, 1):
             if "Table 3" in names:
-                assert set(outcome.comparison[seed].records) == set(TASKS)
-                assert outcome.comparison[seed].average == pytest.approx(0.8)
+                assert set(result.comparison[seed].records) == set(TASKS)
+                assert result.comparison[seed].average == pytest.approx(0.8)
             if names & {"Figure 3", "Figure 5", "Table 2a", "Table 2b", "Table 2c"}:
-                assert [task.name for task in outcome.ablation[seed].tasks] == ["qqp", "mnli", "qnli"]
-                assert outcome.ablation[seed].average == pytest.approx(0.8)
+                assert [task.name for task in result.ablation[seed].tasks] == ["qqp", "mnli", "qnli"]
+                assert result.ablation[seed].average == pytest.approx(0.8)
 
 
 def test_an_unfinished_grid_is_not_run() -> None:
@@ -153,9 +153,9 @@ def test_an_unfinished_grid_is_not_run() -> None:
     (default,) = (r for r in trained if r.parameters["architecture"] == "cross" and is_default(r) and seed_of(r) == 1)
     lost = [r for r in tuned if not (r.data["checkpoint"].endswith(f"{default.run_id}/encoder") and is_first_cola(r))]
     assert len(lost) == len(tuned) - 1
-    outcome = next(o for o in find(FEW, ["Table 3"], [*trained, *lost]) if default in o.pretraining.values())
-    assert "cola" not in outcome.comparison[1].records and outcome.comparison[1].average is None
-    assert outcome.comparison[0].average == pytest.approx(0.8) and not outcome.is_finished
+    result = next(o for o in find(FEW, ["Table 3"], [*trained, *lost]) if default in o.pretraining.values())
+    assert "cola" not in result.comparison[1].records and result.comparison[1].average is None
+    assert result.comparison[0].average == pytest.approx(0.8) and not result.is_finished
 
 
 def is_default(record: RunRecord) -> bool:
@@ -195,25 +195,25 @@ def test_mnli_is_weighted_in_ablations_and_averaged_in_table_3() -> None:
     scores = {**dict.fromkeys(TASKS, 0.5), "mnli": {"matched_accuracy": 0.8, "mismatched_accuracy": 0.9}}
     scores["qqp"] = {"f1": 0.6, "accuracy": 0.7}
     tuned = finetuned(run, trained, FEW, scores)
-    outcome = next(o for o in find(FEW, ["Figure 5", "Table 3"], [trained, *tuned]) if o.pretraining)
-    mnli, qqp = (next(t for t in outcome.ablation[0].tasks if t.name == name) for name in ("mnli", "qqp"))
-    assert outcome.ablation[0].score(mnli) == pytest.approx((0.8 * 9815 + 0.9 * 9832) / (9815 + 9832))
-    assert outcome.comparison[0].score(mnli) == pytest.approx(0.85)
-    assert outcome.ablation[0].score(qqp) == 0.7 and outcome.comparison[0].score(qqp) == pytest.approx(0.65)
+    result = next(o for o in find(FEW, ["Figure 5", "Table 3"], [trained, *tuned]) if o.pretraining)
+    mnli, qqp = (next(t for t in result.ablation[0].tasks if t.name == name) for name in ("mnli", "qqp"))
+    assert result.ablation[0].score(mnli) == pytest.approx((0.8 * 9815 + 0.9 * 9832) / (9815 + 9832))
+    assert result.comparison[0].score(mnli) == pytest.approx(0.85)
+    assert result.ablation[0].score(qqp) == 0.7 and result.comparison[0].score(qqp) == pytest.approx(0.65)
 
 
 def test_own_perplexity_weighs_the_kinds_in_nats() -> None:
     run = next(r for r in study_runs(FEW, ["Table 2c"]) if r.config.mask_split == "80-0-20")
     kinds = {"eval_perplexity_masked": 15.1, "eval_perplexity_replaced": 999.0, "eval_perplexity_unchanged": 1.1}
-    (outcome,) = [o for o in find(FEW, ["Table 2c"], [pretrained(run, 0, **kinds)]) if o.pretraining]
-    assert outcome.own_perplexity == {0: pytest.approx(15.1**0.8 * 1.1**0.2)}
+    (result,) = [o for o in find(FEW, ["Table 2c"], [pretrained(run, 0, **kinds)]) if o.pretraining]
+    assert result.own_perplexity == {0: pytest.approx(15.1**0.8 * 1.1**0.2)}
 
 
-def test_a_failed_pretraining_is_an_outcome_without_numbers() -> None:
+def test_a_failed_pretraining_is_an_result_without_numbers() -> None:
     run = study_runs(FEW, ["Table 1"])[0]
     failed = dataclasses.replace(pretrained(run, 0), failure="it diverged", metrics={})
-    outcome = find(FEW, ["Table 1"], [failed])[0]
-    assert outcome.pretraining and not outcome.ended and outcome.metric("eval_loss") == {} and not outcome.on_plateau
+    result = find(FEW, ["Table 1"], [failed])[0]
+    assert result.pretraining and not result.ended and result.metric("eval_loss") == {} and not result.on_plateau
 
 
 def test_a_random_baseline_is_not_the_encoder() -> None:
