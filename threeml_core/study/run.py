@@ -45,14 +45,11 @@ def run_study(
     """
     if config.plan_only:
         log("plan_only: nothing is run; the records that are there are read")
-        return find(config, experiments)
     return _run(config, experiments, log, lambda jobs: run_jobs(jobs, config, log, config.workers))
 
 
 def finished_results(config: StudyConfig, experiments: Iterable[Experiment | str] | None = None) -> list[Result]:
     """What is there of a study, without doing any of it, by whatever paths its text and tasks were given."""
-    if config.plan_only:
-        return find(config, experiments)
     return _run(config, experiments, no_line, lambda jobs: Plan(jobs, config.runs_dir).finished())
 
 
@@ -62,9 +59,11 @@ def _run(
     log: Log,
     do_jobs: Callable[[Sequence[Job]], dict[str, RunRecord]],
 ) -> list[Result]:
+    if config.plan_only:
+        return find(config, experiments)
     chosen = chosen_experiments(experiments)
     runs = study_runs(config, chosen)
-    ways = {tasks: way for run in runs for tasks, way in run.finetunings(config).items()}
+    ways = {way.tasks: way for run in runs for way in run.finetunings(config).values()}
     examples = {tasks: load_tasks(way, log) for tasks, way in ways.items()}
     data = prepare_data(config, log)
     settings: dict[str, Setting] = {}
@@ -77,10 +76,10 @@ def _run(
         encoder = open_encoder(record.folder(config.runs_dir) / "encoder")
         jobs = []
         # of a job planned twice the last counts: Table 3's keeps the encoder that other tasks start from
-        for tasks, way in reversed(wanted.items()):
-            if tasks not in settings:
-                settings[tasks] = make_setting(way, encoder, examples[tasks])
-            jobs += plan_jobs(dataclasses.replace(settings[tasks], encoder=encoder))
+        for way in reversed(wanted.values()):
+            if way.tasks not in settings:
+                settings[way.tasks] = make_setting(way, encoder, examples[way.tasks])
+            jobs += plan_jobs(dataclasses.replace(settings[way.tasks], config=way, encoder=encoder))
         return jobs
 
     jobs = [_pretrain_job(run, seed, data, finetunings) for run in runs for seed in run.seeds]
