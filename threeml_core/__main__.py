@@ -26,8 +26,7 @@ def pretrain(config: StudyConfig) -> None:
 
 def finetune(config: StudyConfig) -> None:
     """Fine-tune an encoder by the paper's protocol, as notebooks/03_finetune.ipynb does."""
-    from threeml_core.glue.finetune import export_predictions
-    from threeml_core.study.run import finetune_study
+    from threeml_core.glue.finetune import export_predictions, finetune_study
 
     if config.checkpoint is None:
         raise CheckpointError("checkpoint is missing: give -p checkpoint <folder, hub name or random:...>")

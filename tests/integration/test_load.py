@@ -21,16 +21,16 @@ from tests.study_records import finetuned, pretrained
 from threeml_core import reporting
 from threeml_core.config import make_config
 from threeml_core.foundation.files import fingerprint
-from threeml_core.glue.protocol import GlueStudy, TaskResult
+from threeml_core.glue.protocol import FinetuneRun, GlueStudy, TaskResult
 from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.information import findings as information_findings
 from threeml_core.information.estimate import LayerInformation
 from threeml_core.reporting import figures
 from threeml_core.reporting.html import build_report
 from threeml_core.runs.record import RunRecord, runs_named
-from threeml_core.study import claims as judged
-from threeml_core.study import results as study
-from threeml_core.study.results import Outcome, find_outcomes, study_runs
+from threeml_core.study.claims import claims
+from threeml_core.study.ledger import find, study_runs
+from threeml_core.study.results import Result
 
 RECORDS = 10_000
 SECONDS = 30
@@ -67,18 +67,16 @@ def test_the_study_from_ten_thousand_records(
     """Its tables, and the report from the run folders; each record is opened once, each run looked at a few times."""
     write_records(records, tmp_path)
     calls = 0
-    point_of = study.point_of
+    of = FinetuneRun.of
 
-    def counted(run):
+    def counted(record):
         nonlocal calls
         calls += 1
-        return point_of(run)
+        return of(record)
 
-    monkeypatch.setattr(study, "point_of", counted)
+    monkeypatch.setattr(FinetuneRun, "of", counted)
     started = time.perf_counter()
-    outcomes = find_outcomes(
-        LARGE, None, *([r for r in records if r.stage == stage] for stage in ("pretrain", "finetune"))
-    )
+    outcomes = find(LARGE, None, records)
     assert all(outcome.is_finished for outcome in outcomes)
     assert calls < 10 * len(records), "a loop over runs within a loop over records"
     tables = [
@@ -91,7 +89,7 @@ def test_the_study_from_ten_thousand_records(
         reporting.comparison_of_studies(outcomes, LARGE),
         reporting.difference_table(outcomes, LARGE),
         reporting.budget_table(outcomes),
-        reporting.finding_table(judged.claims(LARGE, outcomes, ())),
+        reporting.finding_table(claims(LARGE, outcomes, ())),
     ]
     shown = "".join(table._repr_html_() for table in tables)
     assert runs_named(shown, [record.run_id for record in records]) == {record.run_id for record in records}
@@ -147,7 +145,7 @@ def test_a_study_of_hundreds_of_seeds(seeds: list[RunRecord]) -> None:
     """Runs are looked up by seed: 300 of them among 10,000 records take no 3,000,000 comparisons."""
     config = SMALL.replace(pretrain_seeds=300)
     started = time.perf_counter()
-    outcomes = find_outcomes(config, ["Table 3"], seeds, [])
+    outcomes = find(config, ["Table 3"], seeds)
     assert sorted(len(outcome.pretraining) for outcome in outcomes) == [0, 0, 0, 0, 300]
     tables = [reporting.study_runs_table(outcomes, config), reporting.comparison_of_studies(outcomes, config)]
     assert len(tables[0].rows) == 5 * 300
@@ -202,7 +200,7 @@ def test_mutual_information_of_ten_thousand_runs(seeds: list[RunRecord], monkeyp
     last = LayerInformation(SMALL.num_hidden_layers, 8, 9_999, 1.0, **values, pairs_per_cell=(9.0,), clusters_used=(9,))
     layers = [dataclasses.asdict(dataclasses.replace(last, layer=number)) for number in (1, last.layer)]
     runs = study_runs(SMALL, ["Figure 4"])
-    outcomes = [Outcome(run, dict(enumerate(seeds[start::3])), {}, {}) for start, run in enumerate(runs)]
+    outcomes = [Result(run, dict(enumerate(seeds[start::3])), {}, {}) for start, run in enumerate(runs)]
     measured = [
         dataclasses.replace(
             record,
@@ -216,7 +214,7 @@ def test_mutual_information_of_ten_thousand_runs(seeds: list[RunRecord], monkeyp
         for seed, record in outcome.pretraining.items()
     ]
     started = time.perf_counter()
-    claim = next(claim for claim in judged.claims(SMALL, outcomes, measured) if claim.name == "C8")
+    claim = next(claim for claim in claims(SMALL, outcomes, measured) if claim.name == "C8")
     assert [len(finding.values) for finding in claim.findings] == [RECORDS // 3] * 2
     assert looked <= 2 * RECORDS
     assert len(reporting.information_cost_table(measured).rows) == RECORDS

@@ -27,7 +27,7 @@ from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.foundation.log import no_line
 from threeml_core.runs.record import load_records, read_metrics, read_record
 from threeml_core.training.checkpoint import SavedStates
-from threeml_core.training.loop import pretrain, pretrain_run_id
+from threeml_core.training.loop import planned_run, pretrain
 from threeml_core.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -255,7 +255,7 @@ def interrupted(settings: dict, *steps: int) -> tuple[StudyConfig, list[Path]]:
     config = make_config(settings)
     data = prepare_data(config)
     trainer = Trainer(config, data, CPU)
-    folder = Path(settings["runs_dir"]) / "pretrain" / pretrain_run_id(config, data, CPU)
+    folder = planned_run(config, data, CPU)[0]
     states = SavedStates(folder / "training_state", keep=len(steps))
     while trainer.state.step < max(steps):
         trainer.state.loss_sum += trainer.update().item()
@@ -354,7 +354,7 @@ def test_two_processes_do_not_write_the_same_run(own_runs: dict, tmp_path: Path)
     from threeml_core.foundation.files import exclusive
 
     config = make_config(own_runs)
-    folder = tmp_path / "pretrain" / pretrain_run_id(config, prepare_data(config), CPU)
+    folder = planned_run(config, prepare_data(config), CPU)[0]
     with exclusive(folder / ".lock", "x"), pytest.raises(StudyError, match="is being written by another process"):
         pretrain(config, no_line)
     assert not (folder / "record.json").exists()

@@ -13,16 +13,17 @@ import pytest
 from threeml_core.config import identity_parameters, make_config, parse_arguments
 from threeml_core.foundation.errors import DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line
+from threeml_core.glue.finetune import finetune_study
 from threeml_core.glue.protocol import compare_results
 from threeml_core.information.measure import mutual_information
 from threeml_core.reporting.commands import finetune_command, pretrain_command
 from threeml_core.reporting.finetuning import comparison_of_models, protocol_table
 from threeml_core.reporting.tables import corruption_note
 from threeml_core.runs.archive import CURVES, RESULTS, read_archive, restore_runs, shown_records, write_archive
-from threeml_core.runs.ledger import is_pretraining_of
+from threeml_core.runs.ledger import of_pretraining
 from threeml_core.runs.record import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record, write_record
-from threeml_core.study.results import study_runs
-from threeml_core.study.run import corruption_rows, finetune_study, finished_outcomes, prepare, run_study
+from threeml_core.study.ledger import study_runs
+from threeml_core.study.run import corruption_rows, finished_results, prepare, run_study
 from threeml_core.training.loop import pretrain
 
 
@@ -43,7 +44,7 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:
     text = prepare(config, no_line)
     models = finetune_study(config, no_line)
     measured = [read_record(record.folder(config.runs_dir)) for record in mutual_information(config, no_line)]
-    outcomes = run_study(config, ["Table 1", "Figure 3"], no_line)
+    results = run_study(config, ["Table 1", "Figure 3"], no_line)
     difference = compare_results(models[0].results[0], models[1].results[0], config.runs_dir)
     tables = [repr(protocol_table(model)) for model in models]
     pairs = repr(comparison_of_models(models[0], models[1:], config.runs_dir))
@@ -83,11 +84,11 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:
     )
     for of in (
         run_study(recorded, ["Table 1", "Figure 3"], no_line),
-        finished_outcomes(recorded, ["Table 1", "Figure 3"]),
+        finished_results(recorded, ["Table 1", "Figure 3"]),
     ):
-        assert [o.metric("eval_loss") for o in of] == [o.metric("eval_loss") for o in outcomes]
+        assert [o.metric("eval_loss") for o in of] == [o.metric("eval_loss") for o in results]
         assert [[d.average for d in o.ablation.values()] for o in of] == [
-            [d.average for d in o.ablation.values()] for o in outcomes
+            [d.average for d in o.ablation.values()] for o in results
         ]
     assert "hold no text" in str(corruption_rows(recorded))
     with pytest.raises(ParameterError, match="has no record of stage pretrain with these parameters"):
@@ -185,6 +186,6 @@ def test_records_of_the_schema_before_keep_the_corruption_that_they_executed(stu
     [older] = read_archive(tmp_path)
     assert older.identity["corruption"] == {"masked": "4", "replaced": "1", "unchanged": "0"}
     assert older.run_id == trained.run_id and older.schema == SCHEMA
-    assert is_pretraining_of(older, config) and not is_pretraining_of(older, config.replace(mask_rate=0.16))
-    assert is_pretraining_of(trained, config.replace(mask_rate=0.16))
+    assert of_pretraining([older], config) and not of_pretraining([older], config.replace(mask_rate=0.16))
+    assert of_pretraining([trained], config.replace(mask_rate=0.16))
     assert "0.15 as 0.1562, 80-10-10 as 80-20-0 (4 [MASK]s, 1 replaced, 0 unchanged)" in corruption_note([older])

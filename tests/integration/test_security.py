@@ -43,7 +43,8 @@ from threeml_core.information.estimate import LayerInformation
 from threeml_core.reporting import execute
 from threeml_core.reporting.html import build_report
 from threeml_core.runs.record import RunRecord, describe_environment, write_record
-from threeml_core.study.results import Outcome, study_runs
+from threeml_core.study.ledger import study_runs
+from threeml_core.study.results import Result
 from threeml_core.training.evaluation import corruption_example
 
 # -- other files of others ------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def shows(page: str, *texts: str) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
+def outcomes() -> list[Result]:
     """Table 3's models: one failed, on a machine and a text with such names."""
     found = []
     for number, run in enumerate(study_runs(make_config({}), ["Table 3"])):
@@ -292,7 +293,7 @@ def outcomes() -> list[Outcome]:
             record = dataclasses.replace(record, run_id=RUN, parameters={**record.parameters, "mask_split": MARKUP})
         if number == 3:
             record = dataclasses.replace(record, failure=MARKUP)
-        found.append(Outcome(run, {0: record}, {}, {}))
+        found.append(Result(run, {0: record}, {}, {}))
     return found
 
 
@@ -347,7 +348,7 @@ def finetuning() -> GlueStudy:
     return GlueStudy(MARKUP, None, MARKUP, (result,))
 
 
-def tables(outcomes: list[Outcome]) -> list[reporting.Table]:
+def tables(outcomes: list[Result]) -> list[reporting.Table]:
     """All that hold text of records, parameters and files."""
     (first, *others) = [outcome.pretraining[0] for outcome in outcomes]
     study, information, bench = finetuning(), information_record(), benchmark_record()
@@ -397,7 +398,7 @@ def figures() -> list[Any]:
     ]
 
 
-def test_tables_show_markup_as_text(outcomes: list[Outcome]) -> None:
+def test_tables_show_markup_as_text(outcomes: list[Result]) -> None:
     holding = 0
     for table in tables(outcomes):
         seen = shows(table._repr_html_(), *{cell for row in table.rows for cell in row}, table.caption)
@@ -435,7 +436,7 @@ def test_labels_of_a_task_are_text(tmp_path: Path) -> None:
     assert repr(MARKUP) in one_line(caught)
 
 
-def test_the_report_shows_markup_as_text(outcomes: list[Outcome], tmp_path: Path) -> None:
+def test_the_report_shows_markup_as_text(outcomes: list[Result], tmp_path: Path) -> None:
     """From executed notebooks and run folders to the finished pages."""
     config = make_config({"runs_dir": str(tmp_path / "runs")})
     for outcome in outcomes:

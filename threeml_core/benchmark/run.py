@@ -21,9 +21,9 @@ from threeml_core.benchmark.speeds import benchmark_records, scipy_stats, why_no
 from threeml_core.config import BENCHMARK_PARAMETERS, StudyConfig, identity_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import BusyError
-from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, sha256_file
+from threeml_core.foundation.files import PROJECT_ROOT, fingerprint, sha256_file
 from threeml_core.foundation.log import Log, no_line, print_line
-from threeml_core.runs.record import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
+from threeml_core.runs.record import RunRecord, describe_environment, now, read_record, recorded, run_folder, run_id
 from threeml_core.training.device import choose_device, describe_device
 from threeml_core.training.trainer import precision_of
 
@@ -99,14 +99,14 @@ class _Session:
         transformers_logging.disable_progress_bar()
         self.config, self.data, self.arms = config, data, arms_of(config)
         self.device = choose_device(config)
-        self.environment = describe_environment()
-        describe_device(self.environment, self.device)
+        environment = describe_environment()
+        describe_device(environment, self.device)
         bf16, compiled = precision_of(config, self.device)
         self.identity = {
             "data": data.data_id,
             "code": code_fingerprint(),
-            "hardware": self.environment["hardware"],
-            "torch": self.environment["versions"]["torch"],
+            "hardware": environment["hardware"],
+            "torch": environment["versions"]["torch"],
             **identity_parameters(config),
             **{name: getattr(config, name) for name in BENCHMARK_PARAMETERS},
             "bf16": bf16,
@@ -140,15 +140,20 @@ class _Session:
             )
         if problem:
             log(f"this machine is busy: {problem}")
-        with exclusive(self.folder / ".lock", f"benchmark {self.name}"):
+
+        def work(environment: dict[str, Any]) -> dict[str, Any]:
+            environment["hardware"] = self.identity["hardware"]
             return _measure(self, load, log)
+
+        return recorded(self.folder, self.identity, self.config, work, again=True)
 
 
 PAGE_WAIT = 10.0
 """Seconds that a single session waits for an idle machine, if it may be recorded as busy."""
 
 
-def _measure(session: _Session, load: Load, log: Log) -> RunRecord:
+def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
+    """The fields of its record."""
     config, device, data, arms = session.config, session.device, session.data, session.arms
     parts = config.listed("benchmark_parts")
     bf16, _ = precision_of(config, device)
@@ -183,21 +188,11 @@ def _measure(session: _Session, load: Load, log: Log) -> RunRecord:
         metrics["preparation"] = (
             found if isinstance(found, str) else {way: dataclasses.asdict(value) for way, value in found.items()}
         )
-    record = RunRecord(
-        stage=STAGE,
-        run_id=session.name,
-        identity=session.identity,
-        parameters=config.parameters(),
-        sources=dict(config.sources),
-        metrics=metrics,
-        flops={arm.name: arm.step_flops(data.vocab_size) for arm in arms},
-        timing={},
-        data={"data_id": data.data_id, "vocab_size": data.vocab_size, "corpus": data.meta["corpus"]},
-        environment={**session.environment, "finished": now()},
-        files={},
-    )
-    write_record(record, config.runs_dir)
-    return record
+    return {
+        "metrics": metrics,
+        "flops": {arm.name: arm.step_flops(data.vocab_size) for arm in arms},
+        "data": {"data_id": data.data_id, "vocab_size": data.vocab_size, "corpus": data.meta["corpus"]},
+    }
 
 
 def _about(config: StudyConfig) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from threeml_core.config import BENCHMARK_PARAMETERS, DATA_PARAMETERS, StudyConfig, identity_parameters
 from threeml_core.foundation.errors import ParameterError
-from threeml_core.runs.ledger import has_parameters, newest
+from threeml_core.runs.ledger import find, newest
 from threeml_core.runs.record import RunRecord, load_records
 
 BASELINE = "vanilla-15"
@@ -311,7 +311,8 @@ def benchmark_records(config: StudyConfig) -> list[RunRecord]:
         ParameterError: there is none.
     """
     names = (*DATA_PARAMETERS, *identity_parameters(config), *BENCHMARK_PARAMETERS)
-    first = newest(config, "benchmark", lambda r: session_of(r) == 1 and has_parameters(r, config, names))
+    there = [record for record in find(config, "benchmark", names) if session_of(record) == 1]
+    first = newest(there, config, "stage benchmark")
     others = (r for r in load_records(config.runs_dir, "benchmark") if session_of(r) > 1 and same_benchmark(r, first))
     return [first, *sorted(others, key=session_of)]
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from threeml_core.config import DATA_PARAMETERS, StudyConfig, identity_parameters, make_config
 from threeml_core.glue.ledger import FINETUNE_MATCH
-from threeml_core.study.results import ABLATIONS, ON_ALL_TASKS, Outcome, StudyRun, ablation_config
+from threeml_core.study.experiment import StudyRun, ablation_config
+from threeml_core.study.results import Result
 
 
 def pretrain_command(run: StudyRun, seed: int) -> str:
@@ -32,7 +33,7 @@ def finetune_command(run: StudyRun, config: StudyConfig, seed: int, ablation: bo
 
 
 def commands_of(
-    outcomes: Iterable[Outcome], config: StudyConfig, artefact: str, key: str | None = None
+    outcomes: Iterable[Result], config: StudyConfig, artefact: str, key: str | None = None
 ) -> list[tuple[str, str]]:
     """(label, command) for each row of a table: what its pre-training and, where it has scores, its fine-tuning was.
 
@@ -48,8 +49,8 @@ def commands_of(
         label = run.model + (f", {key} {getattr(run.config, key)}" if key else "")
         said = _seeds_said(run.seeds)
         found.append((f"{label}: perplexity, {said}", pretrain_command(run, run.seeds[0])))
-        if artefact in (*ON_ALL_TASKS, *ABLATIONS):
-            tuned = finetune_command(run, config, run.seeds[0], artefact in ABLATIONS)
+        if tasks := {experiment.name: experiment.tasks for experiment in run.experiments}[artefact]:
+            tuned = finetune_command(run, config, run.seeds[0], tasks == "ablation")
             found.append((f"{label}: scores, {said}", tuned))
     return found
 

@@ -23,17 +23,17 @@ from threeml_core.reporting.finetuning import task_heading
 from threeml_core.reporting.tables import MISSING, NOT_RUN, Table, corruption_note
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import Interval, difference_interval, mean_interval, ratio_interval
-from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
-from threeml_core.study.claims import averages
-from threeml_core.study.results import (
-    ABLATIONS,
-    COMPARISON,
-    ON_ALL_TASKS,
-    SCALING,
-    Downstream,
-    Outcome,
-    ablation_config,
+from threeml_core.statistics.verdicts import (
+    CONTRADICTED,
+    SUPPORTED,
+    Claim,
+    Finding,
+    corrected_verdicts,
+    family_statement,
 )
+from threeml_core.study.experiment import Experiment, ablation_config
+from threeml_core.study.ledger import chosen_experiments
+from threeml_core.study.results import Downstream, Result, averages
 
 PAPER = "paper"
 
@@ -68,10 +68,10 @@ def _printed(artefact: str, recipe: str = "efficient-large") -> dict[tuple[str, 
     return {(v.setting, v.metric): v for v in printed_values() if v.artefact == artefact and v.recipe == recipe}
 
 
-def _named(outcomes: Iterable[Outcome], artefact: str) -> list[Outcome]:
+def _named(outcomes: Iterable[Result], artefact: str) -> list[Result]:
     """The outcomes that a table or figure shows: vanilla, 3ML_self, 3ML_cross, each in the order of what is varied."""
 
-    def order(outcome: Outcome) -> tuple[Any, ...]:
+    def order(outcome: Result) -> tuple[Any, ...]:
         c = outcome.run.config
         splits = [split.strip() for split in c.study_splits.split(",")]
         split = splits.index(c.mask_split) if c.mask_split in splits else -1
@@ -79,10 +79,10 @@ def _named(outcomes: Iterable[Outcome], artefact: str) -> list[Outcome]:
         size = (c.hidden_size, c.num_hidden_layers)
         return architecture, c.max_steps, c.mask_rate, size, c.decoder_num_hidden_layers, c.decoder_hidden_size, split
 
-    return sorted((outcome for outcome in outcomes if artefact in outcome.run.artefacts), key=order)
+    return sorted((outcome for outcome in outcomes if artefact in outcome.run.exhibits), key=order)
 
 
-def seeds_statement(outcomes: Iterable[Outcome]) -> str:
+def seeds_statement(outcomes: Iterable[Result]) -> str:
     """What the number of pre-training seeds allows to say."""
     counts = sorted({len(outcome.run.seeds) for outcome in outcomes})
     if counts[-1] == 1:
@@ -96,7 +96,7 @@ def seeds_statement(outcomes: Iterable[Outcome]) -> str:
     )
 
 
-def plateau_note(outcomes: Iterable[Outcome]) -> str:
+def plateau_note(outcomes: Iterable[Result]) -> str:
     """Which models have learned nothing about masked tokens yet."""
     known = [outcome for outcome in outcomes if outcome.ended]
     flat = [outcome for outcome in known if outcome.on_plateau]
@@ -110,7 +110,7 @@ def plateau_note(outcomes: Iterable[Outcome]) -> str:
     )
 
 
-def lacking_note(outcomes: Iterable[Outcome]) -> str:
+def lacking_note(outcomes: Iterable[Result]) -> str:
     """Which models were not trained as their split says, so that comparisons with them mean something else; or ""."""
     models: dict[tuple[str, ...], dict[str, None]] = {}
     for outcome in outcomes:
@@ -123,12 +123,12 @@ def lacking_note(outcomes: Iterable[Outcome]) -> str:
     )
 
 
-def first_notes(outcomes: Sequence[Outcome]) -> str:
+def first_notes(outcomes: Sequence[Result]) -> str:
     """What holds for all models of a study: seeds, the unigram plateau, kinds of tokens that were never trained on."""
     return " ".join(filter(None, (say(outcomes) for say in (seeds_statement, plateau_note, lacking_note))))
 
 
-def study_notes(outcomes: Sequence[Outcome]) -> str:
+def study_notes(outcomes: Sequence[Result]) -> str:
     """The same, and in a paragraph of its own the corruption that was executed, where it is not what was asked for."""
     records = [record for outcome in outcomes for record in outcome.ended.values()]
     return "\n\n".join(filter(None, (first_notes(outcomes), corruption_note(records))))
@@ -141,7 +141,7 @@ def _ablation_heading(task: Task) -> str:
     return f"{task.title} (acc.)" if task.name in GLUE_TASKS else task_heading(task)
 
 
-def _ablation_cells(outcome: Outcome, tasks: Sequence[Task]) -> dict[str, str]:
+def _ablation_cells(outcome: Result, tasks: Sequence[Task]) -> dict[str, str]:
     """Task columns and average of the ablations, times 100."""
     cells = {}
     for task in tasks:
@@ -172,7 +172,7 @@ def _difference(first: Mapping[int, float], second: Mapping[int, float], digits:
 # -- 04: prerequisites ------------------------------------------------------------------------------------------
 
 
-def masking_rate_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+def masking_rate_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Figure 3 in numbers: the vanilla model's scores at each mask rate."""
     tasks = select_tasks(ablation_config(config))
     rows = []
@@ -184,7 +184,7 @@ def masking_rate_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Tabl
     return Table(rows, "Figure 3 in numbers: the vanilla model at different mask rates", commands=commands)
 
 
-def plot_masking_rate(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
+def plot_masking_rate(outcomes: Sequence[Result], config: StudyConfig) -> Figure:
     """Figure 3: score of the vanilla model against the mask rate, task by task; the paper's optimum in grey."""
     tasks = select_tasks(ablation_config(config))
     named = _named(outcomes, "Figure 3")
@@ -240,7 +240,7 @@ def _at_least_ten(axis: Any, scores: Sequence[float]) -> None:
         axis.set_ylim(middle - half, middle + half)
 
 
-def perplexity_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+def perplexity_comparison(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Table 1: validation perplexity of the three models on one corruption, in total and by kind, and the paper's."""
     printed = _printed("Table 1")
     named = _named(outcomes, "Table 1")
@@ -274,23 +274,17 @@ def _corruption(config: StudyConfig) -> str:
 # -- 05: efficient setting ----------------------------------------------------------------------------------------
 
 
-_VARIED = {
-    "Table 2a": ("decoder_num_hidden_layers", "Decoder blocks", "Table 2a: depth of the decoder"),
-    "Table 2b": ("decoder_hidden_size", "Decoder width", "Table 2b: width of the decoder"),
-    "Table 2c": ("mask_split", "Split", "Table 2c: masking strategy"),
-}
-
-
-def ablation_results(outcomes: Sequence[Outcome], artefact: str, config: StudyConfig) -> Table:
+def ablation_results(outcomes: Sequence[Result], experiment: Experiment | str, config: StudyConfig) -> Table:
     """Tables 2a, 2b, 2c: our row for each value and model, and beneath it the paper's where it has that value.
 
     Two perplexities stand beside the scores of Table 2c: of the corruption that every model is validated on, and over
     the kinds as in the run's own split, which is what the paper's column must be.
     """
-    key, title, caption = _VARIED[artefact]
-    printed = _printed(artefact)
+    (experiment,) = chosen_experiments([experiment])
+    (key,), title = experiment.vary, experiment.heading or next(iter(experiment.vary))
+    printed = _printed(experiment.name)
     tasks = select_tasks(ablation_config(config))
-    named = _named(outcomes, artefact)
+    named = _named(outcomes, experiment.name)
     defaults = {o.run.config.architecture: o for o in named if getattr(o.run.config, key) == getattr(config, key)}
     rows = []
     for architecture in ("self", "cross"):
@@ -302,9 +296,8 @@ def ablation_results(outcomes: Sequence[Outcome], artefact: str, config: StudyCo
                 row["Against the default"] = "default"
             elif default is not None:
                 row["Against the default"] = _difference(averages(outcome.ablation), averages(default.ablation))
-            row["Perplexity, masked"] = measured_perplexity(outcome.metric("eval_perplexity_masked").values())
-            if artefact == "Table 2c":
-                row["Perplexity, own split"] = measured_perplexity(outcome.own_perplexity.values())
+            for heading, metric in experiment.columns.items():
+                row[heading] = measured_perplexity(outcome.metric(metric).values())
             row["Parameters"] = _parameters(outcome)
             rows.append(row)
             setting = f"{architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
@@ -313,15 +306,17 @@ def ablation_results(outcomes: Sequence[Outcome], artefact: str, config: StudyCo
                 said["Perplexity, own split"] = printed[setting, "perplexity"].printed
             if set(said.values()) != {MISSING}:
                 rows.append({"Model": PAPER, title: f"{getattr(c, key)}", **said})
-    commands = commands_of(named, config, artefact, key)
-    return Table(rows, f"{caption}; the paper's rows are of its large models", commands=commands)
+    commands = commands_of(named, config, experiment.name, key)
+    beside = "; the paper's rows are of its large models" if printed else ""
+    return Table(rows, f"{experiment.name}: {experiment.title}{beside}", commands=commands)
 
 
-def paper_ablation(artefact: str) -> Table:
+def paper_ablation(experiment: Experiment | str) -> Table:
     """All that the paper prints in one of its ablation tables."""
-    _, title, caption = _VARIED[artefact]
+    (experiment,) = chosen_experiments([experiment])
+    title = experiment.heading
     tasks = [GLUE_TASKS[name] for name in ABLATION_TASKS]
-    printed = _printed(artefact)
+    printed = _printed(experiment.name)
     rows = []
     for setting in dict.fromkeys(where for where, _ in printed):
         architecture, rate, change = setting.split()
@@ -331,15 +326,15 @@ def paper_ablation(artefact: str) -> Table:
             row["Perplexity, own split"] = printed[setting, "perplexity"].printed
             row["Note"] = printed[setting, "perplexity"].note
         rows.append(row)
-    return Table(rows, f"{caption}, as printed", folded=True)
+    return Table(rows, f"{experiment.name}: {experiment.title}, as printed", folded=True)
 
 
-def swap_table(outcomes: Sequence[Outcome]) -> Table:
+def swap_table(outcomes: Sequence[Result]) -> Table:
     """Is the perplexity of 80-20-0 the higher one? In the paper it is for 3ML_self, and is not for 3ML_cross."""
     printed = _printed("Table 2c")
     rows = []
     for architecture in ("self", "cross"):
-        split: dict[str, Outcome] = {
+        split: dict[str, Result] = {
             o.run.config.mask_split: o
             for o in _named(outcomes, "Table 2c")
             if o.run.config.architecture == architecture
@@ -362,30 +357,26 @@ def swap_table(outcomes: Sequence[Outcome]) -> Table:
 
 
 def _swap_verdict(logs: Sequence[float], flat: bool, architecture: str) -> str:
-    if not logs:
-        return NOT_RUN
-    found = mean_interval(logs)
-    if found.low is None or found.high is None:
-        return "undecided: one pre-training seed"
-    if flat:
-        return "undecided: on the unigram plateau"
-    if found.low > 0:
+    doubt = "on the unigram plateau" if flat else ""
+    found = Finding("80-20-0 against 80-0-20", "nats", 0, math.inf, tuple(logs), doubt)
+    if found.verdict == SUPPORTED:
         return "80-20-0 is higher" + (": not as printed, as if swapped" if architecture == "cross" else ": as printed")
-    if found.high < 0:
+    if found.verdict == CONTRADICTED:
         return "80-0-20 is higher" + (": as printed" if architecture == "cross" else ": not as printed")
-    return "undecided"
+    reasons = found.reasons if found.values else ()
+    return ": ".join([found.verdict, *(reason.removesuffix(": no interval") for reason in reasons[:1])])
 
 
 _BASELINES = {"15%": "speedup_over_vanilla_15", "the same rate": "speedup_over_vanilla_same_rate"}
 """The vanilla model at which mask rate, and where a record has the speed-up in FLOPs over it."""
 
 
-def _speedup(outcome: Outcome, baseline: str) -> list[float]:
+def _speedup(outcome: Result, baseline: str) -> list[float]:
     """In FLOPs, over one of `_BASELINES`; it is the same for all seeds. Empty: not run."""
     return [record.flops[_BASELINES[baseline]] for record in outcome.ended.values() if record.flops][:1]
 
 
-def efficiency_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+def efficiency_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Figure 5 in numbers: average score, and speed-ups in FLOPs over both baselines.
 
     Clocks of runs on a machine's different days are not compared: page 08 does it in turns.
@@ -408,7 +399,7 @@ def efficiency_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
     )
 
 
-def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
+def plot_efficiency(outcomes: Sequence[Result]) -> Figure:
     """Figure 5: average score against the speed-up in FLOPs, over both baselines."""
     found = [(outcome, list(averages(outcome.ablation).values())) for outcome in _named(outcomes, "Figure 5")]
     said = sorted({v.value for v in printed_values() if v.metric == "speedup_said"})
@@ -449,7 +440,7 @@ def plot_efficiency(outcomes: Sequence[Outcome]) -> Figure:
 _ABOVE, _BELOW, _LEFT, _RIGHT = (0, 10), (0, -10), (-14, 0), (14, 0)
 
 
-def _label(axis: Any, outcome: Outcome, x: float, y: float, side: tuple[int, int] = _ABOVE) -> None:
+def _label(axis: Any, outcome: Result, x: float, y: float, side: tuple[int, int] = _ABOVE) -> None:
     """The mask rate beside a point."""
     text = f"{outcome.run.config.mask_rate:.0%}"
     centred = {"ha": "center", "va": "center"}
@@ -459,23 +450,23 @@ def _label(axis: Any, outcome: Outcome, x: float, y: float, side: tuple[int, int
 # -- 06: comparison -----------------------------------------------------------------------------------------------
 
 
-def _parameters(outcome: Outcome) -> str:
+def _parameters(outcome: Result) -> str:
     counts = {record.data["parameters"] for record in outcome.ended.values()}
     return f"{counts.pop() / 1e6:.2f} M" if len(counts) == 1 else NOT_RUN
 
 
-def _task_cells(outcome: Outcome, task: Task) -> str:
+def _task_cells(outcome: Result, task: Task) -> str:
     """All metrics of a task in Table 3, times 100; means over pre-training seeds."""
     found = [m for study in outcome.comparison.values() if (m := study.metrics(task))]
     return "/".join(measured([m[key] for m in found], scale=100) for key in task.metric_keys) if found else NOT_RUN
 
 
-def comparison_of_studies(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+def comparison_of_studies(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Table 3: our row of each model, and beneath it the paper's."""
     tasks = select_tasks(config)
     recipe = _recipe(config)
-    printed = _printed(COMPARISON, recipe)
-    named = _named(outcomes, COMPARISON)
+    printed = _printed("Table 3", recipe)
+    named = _named(outcomes, "Table 3")
     rows = []
     for outcome in named:
         c = outcome.run.config
@@ -489,11 +480,11 @@ def comparison_of_studies(outcomes: Sequence[Outcome], config: StudyConfig) -> T
         rows += _paper_rows(outcome, printed, tasks, equal)
     title = "GLUE development sets" if tasks[0].name in GLUE_TASKS else "diagnostic tasks, which are not GLUE"
     caption = f"Table 3: {title}; medians over fine-tuning seeds, and the paper's rows ({recipe})"
-    return Table(rows, caption, commands=commands_of(named, config, COMPARISON, "max_steps"))
+    return Table(rows, caption, commands=commands_of(named, config, "Table 3", "max_steps"))
 
 
 def _paper_rows(
-    outcome: Outcome, printed: Mapping[tuple[str, str], PrintedValue], tasks: Sequence[Task], equal: bool
+    outcome: Result, printed: Mapping[tuple[str, str], PrintedValue], tasks: Sequence[Task], equal: bool
 ) -> list[dict[str, str]]:
     """The paper's row of the same model; of the longer recipe: with the same kind of budget."""
     c = outcome.run.config
@@ -524,7 +515,7 @@ def paper_comparison(recipe: str) -> Table:
     tasks = list(GLUE_TASKS.values())
     of: dict[str, dict[str, PrintedValue]] = {}
     for value in printed_values():
-        if value.artefact == COMPARISON and value.recipe == recipe:
+        if value.artefact == "Table 3" and value.recipe == recipe:
             of.setdefault(value.model, {})[value.metric] = value
     rows = []
     for model, found in of.items():
@@ -542,9 +533,9 @@ def paper_comparison(recipe: str) -> Table:
     return Table(rows, f"Table 3 as printed, {recipe}", folded=True)
 
 
-def difference_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+def difference_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Each model of Table 3 against both vanilla models: average and loss."""
-    named = _named(outcomes, COMPARISON)
+    named = _named(outcomes, "Table 3")
     rows = []
     for baseline in (o for o in named if o.run.config.architecture == "vanilla"):
         for outcome in named:
@@ -565,7 +556,7 @@ def difference_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
     return Table(rows, "Differences, paired by pre-training seed")
 
 
-def learned_table(outcomes: Sequence[Outcome], config: StudyConfig, finetuning: Iterable[RunRecord]) -> Table:
+def learned_table(outcomes: Sequence[Result], config: StudyConfig, finetuning: Iterable[RunRecord]) -> Table:
     """Does pre-training help? Each task's score from every encoder of Table 3, and without pre-training.
 
     Without pre-training every fine-tuning seed has weights of its own, so fine-tuning seeds stand where pre-training
@@ -576,7 +567,7 @@ def learned_table(outcomes: Sequence[Outcome], config: StudyConfig, finetuning: 
         config: of the study.
         finetuning: records of stage `finetune`; those of `random:` encoders of this size are taken.
     """
-    named = [o for o in _named(outcomes, COMPARISON) if o.run.config.max_steps == study_steps(config)]
+    named = [o for o in _named(outcomes, "Table 3") if o.run.config.max_steps == study_steps(config)]
     random = _without_pretraining(named, finetuning)
     rows = []
     for task in select_tasks(config):
@@ -602,7 +593,7 @@ def learned_table(outcomes: Sequence[Outcome], config: StudyConfig, finetuning: 
     )
 
 
-def untrained_table(outcomes: Sequence[Outcome], finetuning: Iterable[RunRecord]) -> Table:
+def untrained_table(outcomes: Sequence[Result], finetuning: Iterable[RunRecord]) -> Table:
     """The runs without pre-training behind `learned_table`."""
     rows = [
         {
@@ -611,13 +602,13 @@ def untrained_table(outcomes: Sequence[Outcome], finetuning: Iterable[RunRecord]
             "Seed": f"{record.identity['seed']}",
             "Score": MISSING if record.failure else f"{100 * record.metrics['score']:.1f}",
         }
-        for of in _without_pretraining(_named(outcomes, COMPARISON), finetuning).values()
+        for of in _without_pretraining(_named(outcomes, "Table 3"), finetuning).values()
         for record in of
     ]
     return Table(rows or [{"Run": NOT_RUN}], "Runs without pre-training", folded=True)
 
 
-def _without_pretraining(outcomes: Iterable[Outcome], finetuning: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+def _without_pretraining(outcomes: Iterable[Result], finetuning: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     """Task -> fine-tunings of encoders without their training, of these outcomes' size and fine-tuned as they were."""
     known = {
         _tuned_how(record)
@@ -642,16 +633,16 @@ def _tuned_how(record: RunRecord) -> tuple[Any, ...]:
 # -- 06: scaling --------------------------------------------------------------------------------------------------
 
 
-def _by_size(outcomes: Iterable[Outcome]) -> dict[tuple[int, int], list[Outcome]]:
+def _by_size(outcomes: Iterable[Result]) -> dict[tuple[int, int], list[Result]]:
     """(blocks, width) of the encoder -> its models, the smallest encoder first."""
-    found: dict[tuple[int, int], list[Outcome]] = {}
-    for outcome in _named(outcomes, SCALING):
+    found: dict[tuple[int, int], list[Result]] = {}
+    for outcome in _named(outcomes, "Scaling"):
         c = outcome.run.config
         found.setdefault((c.num_hidden_layers, c.hidden_size), []).append(outcome)
     return dict(sorted(found.items(), key=lambda item: item[0][0] * item[0][1] ** 2))
 
 
-def scaling_table_of_studies(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+def scaling_table_of_studies(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Table 3's models with encoders of several sizes on the same text: each against vanilla-40% of its size."""
     rows, named = [], []
     for (layers, width), models in _by_size(outcomes).items():
@@ -674,14 +665,14 @@ def scaling_table_of_studies(outcomes: Sequence[Outcome], config: StudyConfig) -
             named.append(outcome)
     if not rows:
         return Table([{"Encoder": "one size: set study_sizes"}], "Scaling")
-    commands = commands_of(named, config, SCALING, "hidden_size")
+    commands = commands_of(named, config, "Scaling", "hidden_size")
     return Table(rows, "Scaling: the models of Table 3 at several sizes, same text and updates", commands=commands)
 
 
-def plot_scaling_of_studies(outcomes: Sequence[Outcome]) -> Figure:
+def plot_scaling_of_studies(outcomes: Sequence[Result]) -> Figure:
     """Masked perplexity and average score of each model against the size of the encoder."""
     by_size = _by_size(outcomes)
-    lines: dict[tuple[str, float], list[Outcome]] = {}
+    lines: dict[tuple[str, float], list[Result]] = {}
     for models in by_size.values():
         for outcome in models:
             lines.setdefault((outcome.run.config.architecture, outcome.run.config.mask_rate), []).append(outcome)
@@ -741,19 +732,19 @@ def _bars(found: Interval) -> tuple[float, float]:
     return found.mean - found.low, found.high - found.mean
 
 
-_PANELS: dict[str, Callable[[Outcome], list[float]]] = {
+_PANELS: dict[str, Callable[[Result], list[float]]] = {
     _PERPLEXITY: lambda o: list(o.metric("eval_perplexity_masked").values()),
     "average score after fine-tuning": lambda o: list(averages(o.comparison).values()),
 }
 
 
-def budget_table(outcomes: Sequence[Outcome]) -> Table:
+def budget_table(outcomes: Sequence[Result]) -> Table:
     """What pre-training took: tokens, FLOPs, hours, energy.
 
     Energy is codecarbon's where it was installed, else that of a GPU by its hours times `gpu_watts`, else not measured.
     """
     rows = []
-    for outcome in _named(outcomes, COMPARISON):
+    for outcome in _named(outcomes, "Table 3"):
         c = outcome.run.config
         row = {"Model": outcome.run.model, "Updates": f"{c.max_steps:,}"}
         row["Tokens"] = f"{c.max_steps * c.batch_size * c.sequence_length / 1e6:,.1f} M"
@@ -779,9 +770,9 @@ def _energy_cells(records: Sequence[RunRecord], hours: Sequence[float], watts: f
     return MISSING, "not measured: no codecarbon" if records else NOT_RUN
 
 
-def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
+def plot_comparison(outcomes: Sequence[Result], config: StudyConfig) -> Figure:
     """The report's key figure: the models of Table 3, loss at masked positions and average score against speed-up."""
-    named = [o for o in _named(outcomes, COMPARISON) if o.run.config.max_steps == study_steps(config)]
+    named = [o for o in _named(outcomes, "Table 3") if o.run.config.max_steps == study_steps(config)]
     ends = []
     all_scores: list[float] = []
     with matplotlib.rc_context(RC):
@@ -825,20 +816,20 @@ def plot_comparison(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
 # -- runs and claims ----------------------------------------------------------------------------------------------
 
 
-def study_runs_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+def study_runs_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Every run behind a page, fine-tunings included, with its command; what is missing shows as not run."""
     rows = []
     for outcome in outcomes:
         for seed in outcome.run.seeds:
             record = outcome.pretraining.get(seed)
-            row = {"Model": outcome.run.model, "For": ", ".join(outcome.run.artefacts), "Seed": f"{seed}"}
+            row = {"Model": outcome.run.model, "For": ", ".join(outcome.run.exhibits), "Seed": f"{seed}"}
             row["Pre-training"] = NOT_RUN if record is None else record.run_id
             row["Outcome"] = NOT_RUN if record is None else f"failed: {record.failure}" if record.failure else "done"
             studies = [by_seed[seed] for by_seed in (outcome.comparison, outcome.ablation) if seed in by_seed]
             names = dict.fromkeys(r.run_id for study in studies for found in study.records.values() for r in found)
-            wanted = {*ON_ALL_TASKS, *ABLATIONS} & set(outcome.run.artefacts)
+            wanted = outcome.run.finetunings(config)
             row["Fine-tuning"] = ", ".join(names) or (NOT_RUN if wanted else MISSING)
-            only_ablation = not set(ON_ALL_TASKS) & wanted
+            only_ablation = "all" not in wanted
             command = finetune_command(outcome.run, config, seed, only_ablation) if wanted else ""
             row["Repeat"] = command or pretrain_command(outcome.run, seed)
             rows.append(row)

@@ -10,7 +10,8 @@ from threeml_core.config import StudyConfig, make_config
 from threeml_core.glue.protocol import planned_runs
 from threeml_core.paper import PrintedValue, printed_values
 from threeml_core.reporting.tables import MISSING, Table
-from threeml_core.study.results import STUDY_MODELS, finetune_configs, study_runs
+from threeml_core.study.experiments.table_3 import STUDY_MODELS
+from threeml_core.study.ledger import study_runs
 
 BASE_UPDATES = 125
 """Updates of the RoBERTa baseline in the longer recipe, thousands (Table 3)."""
@@ -193,10 +194,10 @@ def study_plan(config: StudyConfig, artefacts: Sequence[str] | None = None) -> T
         c = run.config
         decoder = MISSING if c.architecture == "vanilla" else f"{c.decoder_num_hidden_layers} × {c.decoder_hidden_size}"
         setting = {"Model": run.model, "Split": c.mask_split, "Decoder": decoder}
-        tuned = len({planned for each in finetune_configs(run, config) for planned in planned_runs(each)})
+        tuned = len({planned for each in run.finetunings(config).values() for planned in planned_runs(each)})
         tunings += tuned * len(run.seeds)
         del cells["Energy"]  # the sum stands in the title
-        rows.append({**setting, **cells, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.artefacts)})
+        rows.append({**setting, **cells, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.exhibits)})
     whole = {"Model": f"all {len(runs)}", "GPU time": _duration(total), "Fine-tunings": f"{tunings:,}"}
     seeds = sorted({len(run.seeds) for run in runs}) or [1]
     if seeds[-1] > 1:

@@ -33,8 +33,9 @@ from threeml_core.reporting.performance import session_table, speed_comparison
 from threeml_core.reporting.tables import MISSING, Table
 from threeml_core.runs.archive import from_records
 from threeml_core.runs.record import STAGES, RunRecord, load_records
-from threeml_core.study.claims import averages, claims
-from threeml_core.study.results import COMPARISON, Downstream, Outcome, find_outcomes
+from threeml_core.study.claims import claims
+from threeml_core.study.ledger import find
+from threeml_core.study.results import Downstream, Result, averages
 
 DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
 """Files, relative to the project, that hold such tables."""
@@ -53,9 +54,7 @@ class Study:
         self.records: dict[str, list[RunRecord]] = {
             stage: load_records(self.config.runs_dir, stage) for stage in STAGES
         }
-        self.outcomes: list[Outcome] = find_outcomes(
-            self.config, None, self.records["pretrain"], self.records["finetune"]
-        )
+        self.outcomes: list[Result] = find(self.config)
         self.claims = claims(self.config, self.outcomes, self.records["mutual_information"], self.records["benchmark"])
 
 
@@ -64,7 +63,7 @@ def _results(study: Study) -> Table:
     rows = []
     for outcome in sorted(study.outcomes, key=lambda o: list(ARCHITECTURES).index(o.run.config.architecture)):
         c = outcome.run.config
-        if COMPARISON not in outcome.run.artefacts or c.max_steps != study_steps(study.config):
+        if "Table 3" not in outcome.run.exhibits or c.max_steps != study_steps(study.config):
             continue
         rows.append(
             {
@@ -82,7 +81,7 @@ def _results(study: Study) -> Table:
 
 def _kinds(study: Study) -> Table:
     """Losses of Table 3's models against vanilla-15%, over all corrupted tokens and without the unchanged ones."""
-    models = [o for o in study.outcomes if COMPARISON in o.run.artefacts]
+    models = [o for o in study.outcomes if "Table 3" in o.run.exhibits]
     baseline = next(o for o in models if o.run.model == "vanilla-15%")
     rows = []
     for outcome in models:
@@ -99,7 +98,7 @@ def _kinds(study: Study) -> Table:
     return Table(rows, "")
 
 
-def _mean_loss(outcome: Outcome, kinds: Sequence[str]) -> dict[int, float]:
+def _mean_loss(outcome: Result, kinds: Sequence[str]) -> dict[int, float]:
     """Seed -> mean cross-entropy over these kinds of tokens of the validation corruption; nats."""
     found = {}
     for seed, record in outcome.ended.items():
@@ -112,9 +111,7 @@ def _mean_loss(outcome: Outcome, kinds: Sequence[str]) -> dict[int, float]:
 def _words(study: Study) -> Table:
     """The bag of words beside the models, and averages with QQP's accuracy alone in place of its two metrics."""
     models = [
-        o
-        for o in study.outcomes
-        if COMPARISON in o.run.artefacts and o.run.config.max_steps == study_steps(study.config)
+        o for o in study.outcomes if "Table 3" in o.run.exhibits and o.run.config.max_steps == study_steps(study.config)
     ]
     words = {record.data["task"]: record.metrics["score"] for record in study.records["baseline"]}
     vanilla = next(o for o in models if o.run.model == "vanilla-40%")

@@ -21,8 +21,8 @@ from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.foundation.processes import LEAVE, available_cores, ended_with_us, leave_with
-from threeml_core.runs.record import load_records, runs_named
-from threeml_core.study.results import find_outcomes
+from threeml_core.runs.record import runs_named
+from threeml_core.study.ledger import find
 
 NOTEBOOKS = PROJECT_ROOT / "notebooks"
 
@@ -102,8 +102,7 @@ def pages_of(config: StudyConfig) -> list[Path]:
 
 def _is_finished(config: StudyConfig) -> bool:
     """Are there records of all runs of the study?"""
-    records = [load_records(config.runs_dir, stage) for stage in ("pretrain", "finetune")]
-    return all(outcome.is_finished for outcome in find_outcomes(config, None, *records))
+    return all(outcome.is_finished for outcome in find(config))
 
 
 def _conduct(given: dict[str, Any]) -> None:

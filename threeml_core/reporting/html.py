@@ -27,7 +27,7 @@ from threeml_core.reporting.tables import Table
 from threeml_core.runs.archive import CURVES, RESULTS, shown_records, write_archive
 from threeml_core.runs.record import STAGES, RunRecord, describe_environment, load_records
 from threeml_core.study.claims import claims
-from threeml_core.study.results import find_outcomes
+from threeml_core.study.ledger import find
 
 TITLE = "Mask more, mask later"
 
@@ -167,7 +167,7 @@ def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
 def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
     """What the first page says before anything else: the claims with their verdicts, and the key figure."""
     stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
-    outcomes = find_outcomes(config, None, stages["pretrain"], stages["finetune"])
+    outcomes = find(config, None, [*stages["pretrain"], *stages["finetune"]])
     shown = [
         html.escape(first_notes(outcomes).replace("`", "")),
         "The rule of the verdicts, which no result can change: "

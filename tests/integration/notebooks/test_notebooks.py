@@ -18,8 +18,7 @@ import pytest
 from threeml_core.config import PARAMETERS, make_config, type_of
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.reporting.cost import study_plan
-from threeml_core.runs.record import load_records
-from threeml_core.study.results import find_outcomes
+from threeml_core.study.ledger import find
 
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 TINY = make_config({})
@@ -357,7 +356,7 @@ def nbval(path: Path) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module")
 def compared() -> Iterator[dict[Path, Future]]:
     """nbval on every page, two at a time. Without the runs that `make report` leaves it would take as long as that."""
-    study = find_outcomes(TINY, None, *(load_records(TINY.runs_dir, stage) for stage in ("pretrain", "finetune")))
+    study = find(TINY)
     finished = all(outcome.is_finished for outcome in study)
     with ThreadPoolExecutor(2) as pool:
         yield {path: pool.submit(nbval, path) for path in EXECUTED if finished or path.stem[:2] in ("00", "01")}

@@ -20,7 +20,7 @@ from threeml_core.paper import printed_values
 from threeml_core.reporting import execute
 from threeml_core.reporting.html import build_report
 from threeml_core.runs.record import RunRecord
-from threeml_core.study.results import find_outcomes
+from threeml_core.study.ledger import find
 
 REPORT = PROJECT_ROOT / "reports" / "tiny"
 PAGES = sorted(REPORT.glob("*.html"))
@@ -195,11 +195,11 @@ def test_the_list_of_counterparts_is_the_papers() -> None:
 def test_the_study_behind_the_report() -> None:
     """results.jsonl holds every run of the study, each named on its page, and the tables' cells follow from it."""
     records = {stage: [RunRecord(**record) for record in records_of(stage)] for stage in ("pretrain", "finetune")}
-    outcomes = find_outcomes(TINY, None, records["pretrain"], records["finetune"])
+    outcomes = find(TINY, None, [*records["pretrain"], *records["finetune"]])
     assert len(outcomes) == 24 and all(outcome.is_finished for outcome in outcomes)
     pages = {name: (REPORT / f"{name}.html").read_text(encoding="utf-8") for name, _ in COUNTERPARTS.values()}
     for outcome in outcomes:
-        for artefact in outcome.run.artefacts:
+        for artefact in outcome.run.exhibits:
             page = pages[COUNTERPARTS[artefact][0]]
             for record in outcome.pretraining.values():
                 assert record.run_id in page

@@ -16,7 +16,7 @@ from threeml_core.reporting.documents import outdated
 from threeml_core.reporting.execute import execute_notebooks
 from threeml_core.reporting.html import build_report
 from threeml_core.runs.archive import CURVES, from_records, read_archive
-from threeml_core.study.results import study_runs
+from threeml_core.study.ledger import study_runs
 
 REPORT = PROJECT_ROOT / "reports" / "small"
 

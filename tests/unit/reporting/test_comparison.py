@@ -16,16 +16,17 @@ from threeml_core.reporting.comparison import measured, measured_perplexity
 from threeml_core.reporting.tables import Table
 from threeml_core.runs.record import RunRecord
 from threeml_core.study.claims import claims
-from threeml_core.study.results import Outcome, find_outcomes, study_runs
+from threeml_core.study.ledger import find, study_runs
+from threeml_core.study.results import Result
 
 LARGE = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pretrain_seeds": 3})
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
 
-def test_a_kind_that_the_validation_lacks_is_no_number(outcomes: list[Outcome]) -> None:
+def test_a_kind_that_the_validation_lacks_is_no_number(outcomes: list[Result]) -> None:
     """As with 100-0-0 or a very short validation text; the pages that show kinds are still made."""
 
-    def without(outcome: Outcome) -> Outcome:
+    def without(outcome: Result) -> Result:
         records = {
             seed: dataclasses.replace(r, metrics={k: v for k, v in r.metrics.items() if not k.endswith("_unchanged")})
             for seed, r in outcome.pretraining.items()
@@ -41,20 +42,20 @@ def test_a_kind_that_the_validation_lacks_is_no_number(outcomes: list[Outcome]) 
     assert reporting.swap_table(short).rows
 
 
-def outcomes_of(config: StudyConfig, kinds: dict | None = None, artefacts: list[str] | None = None) -> list[Outcome]:
+def outcomes_of(config: StudyConfig, kinds: dict | None = None, exhibits: list[str] | None = None) -> list[Result]:
     """Every run's scores are 80 plus ten times its mask rate, plus a tenth for each seed."""
     trained, tuned = [], []
-    for run in study_runs(config, artefacts):
+    for run in study_runs(config, exhibits):
         for seed in run.seeds:
             perplexity = (kinds or {}).get((run.config.architecture, run.config.mask_split), {})
             trained.append(pretrained(run, seed, 1000 + 100 * run.config.mask_rate, **perplexity))
             score = 0.8 + 0.1 * run.config.mask_rate + 0.001 * seed
             tuned += finetuned(run, trained[-1], config, dict.fromkeys(TASKS, score))
-    return find_outcomes(config, artefacts, trained, tuned)
+    return find(config, exhibits, [*trained, *tuned])
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
+def outcomes() -> list[Result]:
     return outcomes_of(LARGE)
 
 
@@ -79,18 +80,18 @@ def test_intervals_of_perplexities() -> None:
     assert 'class="number"' in cell, "set flush right as other numbers"
 
 
-def test_seeds_in_words(outcomes: list[Outcome]) -> None:
+def test_seeds_in_words(outcomes: list[Result]) -> None:
     """As many as the page's own runs have: the ablations may have fewer than the main comparison."""
     assert reporting.study_notes(outcomes).startswith("3 pre-training seeds: means")
     fewer = LARGE.replace(ablation_pretrain_seeds=2)
-    statements = [reporting.study_notes(outcomes_of(fewer, artefacts=[name])) for name in ("Table 2a", "Table 3")]
+    statements = [reporting.study_notes(outcomes_of(fewer, exhibits=[name])) for name in ("Table 2a", "Table 3")]
     assert [statement[:20] for statement in statements] == ["2 pre-training seeds", "3 pre-training seeds"]
     assert reporting.study_notes(outcomes_of(fewer)).startswith("2 or 3 pre-training seeds: means")
     one = outcomes_of(LARGE.replace(pretrain_seeds=1))
     assert "no interval is possible" in reporting.study_notes(one)
 
 
-def test_figure_3(outcomes: list[Outcome]) -> None:
+def test_figure_3(outcomes: list[Result]) -> None:
     table = reporting.masking_rate_table(outcomes, LARGE)
     assert cells(table, "Mask rate") == ["15%", "20%", "30%", "40%", "50%", "60%"]
     assert cells(table, "Average", Mask_rate="30%") == ["83.1 ± 0.2"]
@@ -98,7 +99,7 @@ def test_figure_3(outcomes: list[Outcome]) -> None:
     assert "40%: 84.1 ± 0.2" in alt and "QQP 20%, MNLI 30%, QNLI 20%, Average 40%" in alt
 
 
-def test_table_1(outcomes: list[Outcome]) -> None:
+def test_table_1(outcomes: list[Result]) -> None:
     table = reporting.perplexity_comparison(outcomes, LARGE)
     assert cells(table, "Model")[::2] == ["vanilla-40%", "3ML_self-40%", "3ML_cross-40%"]
     assert cells(table, "All corrupted")[1::2] == ["7.8", "9.5", "9.3"]
@@ -112,7 +113,7 @@ def test_table_1(outcomes: list[Outcome]) -> None:
         ("Table 2c", "Split", ["80-10-10", "100-0-0", "80-20-0", "80-0-20"]),
     ],
 )
-def test_table_2(outcomes: list[Outcome], artefact: str, column: str, values: list[str]) -> None:
+def test_table_2(outcomes: list[Result], artefact: str, column: str, values: list[str]) -> None:
     """Every value of both models, each with the paper's row beneath it, whose cells are the printed ones."""
     table = reporting.ablation_results(outcomes, artefact, LARGE)
     assert cells(table, column)[::2] == values * 2
@@ -126,7 +127,7 @@ def test_table_2(outcomes: list[Outcome], artefact: str, column: str, values: li
     assert len(reporting.paper_ablation(artefact).rows) == 8
 
 
-def test_table_3(outcomes: list[Outcome]) -> None:
+def test_table_3(outcomes: list[Result]) -> None:
     table = reporting.comparison_of_studies(outcomes, LARGE)
     models = cells(table, "Model")
     assert models[0::2] == ["vanilla-15%", "vanilla-40%", "3ML_self-40%", "3ML_self-50%", "3ML_cross-40%"]
@@ -179,7 +180,7 @@ def test_the_swap(replaced: float, unchanged: float, verdict: str) -> None:
     assert cells(reporting.swap_table(outcomes_of(one, kinds)), "Verdict") == ["undecided: one pre-training seed"] * 2
 
 
-def test_figure_5(outcomes: list[Outcome]) -> None:
+def test_figure_5(outcomes: list[Result]) -> None:
     table = reporting.efficiency_table(outcomes, LARGE)
     assert len(table.rows) == 18
     assert cells(table, "Speed-up in FLOPs, 15%", Model="3ML_self-50%") == ["1.25"]
@@ -191,15 +192,15 @@ def test_figure_5(outcomes: list[Outcome]) -> None:
     assert "1.37 and 1.5" in figure.alt and "3ML_self-50% 85.1 ± 0.2 at 1.25" in figure.alt
 
 
-def test_clocks_of_runs_are_not_compared(outcomes: list[Outcome]) -> None:
+def test_clocks_of_runs_are_not_compared(outcomes: list[Result]) -> None:
     """Runs on different days compare the days: whatever their speeds, no table and no figure says anything of them."""
 
-    def shown(of: list[Outcome]) -> list[str]:
+    def shown(of: list[Result]) -> list[str]:
         tables = [reporting.comparison_of_studies(of, LARGE), reporting.efficiency_table(of, LARGE)]
         tables.append(reporting.difference_table(of, LARGE))
         return [*(table._repr_html_() for table in tables), reporting.plot_efficiency(of).alt]
 
-    def on_another_day(outcome: Outcome) -> Outcome:
+    def on_another_day(outcome: Result) -> Result:
         factor = 2 if outcome.run.config.architecture == "vanilla" else 1
         found = {
             seed: dataclasses.replace(r, timing={**r.timing, "tokens_per_second": factor * 700.0})
@@ -214,7 +215,7 @@ def test_clocks_of_runs_are_not_compared(outcomes: list[Outcome]) -> None:
 
 def test_what_was_not_run_says_so() -> None:
     """No number anywhere: not zero, not blank."""
-    nothing = find_outcomes(LARGE, None, [], [])
+    nothing = find(LARGE, None, [])
     tables = [
         reporting.masking_rate_table(nothing, LARGE),
         *(reporting.ablation_results(nothing, name, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
@@ -248,7 +249,7 @@ def test_one_model_is_missing() -> None:
     assert found["C4"].verdict == "undecided" and "not all is run" in found["C4"].reasons
 
 
-def test_budget(outcomes: list[Outcome]) -> None:
+def test_budget(outcomes: list[Result]) -> None:
     table = reporting.budget_table(outcomes)
     assert cells(table, "Tokens")[0] == "12,058.6 M" and cells(table, "Hours")[0] == "0.003 ± 0.000"
     assert cells(table, "Energy (kWh)")[0] == "—" and cells(table, "Energy by")[0] == "not measured: no codecarbon"
@@ -261,7 +262,7 @@ def test_budget(outcomes: list[Outcome]) -> None:
         ({}, {"gpu": "H100"}, f"{10 / 3600 * 0.7:.3f} ± 0.000", "hours × 700 W"),
     ],
 )
-def test_energy(outcomes: list[Outcome], timing: dict, gpu: dict, energy: str, by: str) -> None:
+def test_energy(outcomes: list[Result], timing: dict, gpu: dict, energy: str, by: str) -> None:
     def changed(record: RunRecord) -> RunRecord:
         environment = {**record.environment, "hardware": {**record.environment["hardware"], **gpu}}
         return dataclasses.replace(record, timing={**record.timing, **timing}, environment=environment)
@@ -273,7 +274,7 @@ def test_energy(outcomes: list[Outcome], timing: dict, gpu: dict, energy: str, b
     assert (cells(table, "Energy (kWh)")[0], cells(table, "Energy by")[0]) == (energy, by)
 
 
-def test_every_run_is_named(outcomes: list[Outcome]) -> None:
+def test_every_run_is_named(outcomes: list[Result]) -> None:
     text = repr(reporting.study_runs_table(outcomes, LARGE))
     for outcome in outcomes:
         for seed, record in outcome.pretraining.items():
@@ -298,7 +299,7 @@ def test_the_ladder() -> None:
             trained.append(pretrained(run, seed, eval_loss=loss, eval_perplexity_masked=math.exp(loss)))
             score = 0.5 + (c.hidden_size / 10_000) * (2 if c.architecture == "self" else 1)
             tuned += finetuned(run, trained[-1], config, dict.fromkeys(TASKS, score))
-    found = find_outcomes(config, ["Scaling"], trained, tuned)
+    found = find(config, ["Scaling"], [*trained, *tuned])
     table = reporting.scaling_table_of_studies(found, config)
     sizes = ["2 × 128", "4 × 256", "24 × 1024"]
     assert list(dict.fromkeys(cells(table, "Encoder"))) == sizes and len(table.rows) == 15
@@ -327,7 +328,7 @@ def test_the_ladder() -> None:
         ([], "not run"),
     ],
 )
-def test_does_pretraining_help(outcomes: list[Outcome], untrained: list[float], verdict: str) -> None:
+def test_does_pretraining_help(outcomes: list[Result], untrained: list[float], verdict: str) -> None:
     trained = next(iter(next(o for o in outcomes if o.comparison).comparison.values())).records["sst2"][0]
     tuning = [
         dataclasses.replace(
@@ -364,9 +365,9 @@ def test_does_pretraining_help(outcomes: list[Outcome], untrained: list[float], 
     assert {row[0] for row in reporting.untrained_table(sized, tuning).rows} == (names or {"not run"})
 
 
-def test_every_loss_and_perplexity_names_its_kind(outcomes: list[Outcome]) -> None:
+def test_every_loss_and_perplexity_names_its_kind(outcomes: list[Result]) -> None:
     """At [MASK]s alone and over all corrupted they are other numbers; a column or comparison says which it has."""
-    sizes = outcomes_of(LARGE.replace(study_sizes="2x128"), artefacts=["Scaling"])
+    sizes = outcomes_of(LARGE.replace(study_sizes="2x128"), exhibits=["Scaling"])
     tables = [
         reporting.masking_rate_table(outcomes, LARGE),
         *(reporting.ablation_results(outcomes, f"Table 2{part}", LARGE) for part in "abc"),
@@ -383,7 +384,7 @@ def test_every_loss_and_perplexity_names_its_kind(outcomes: list[Outcome]) -> No
         assert re.search("masked|all corrupted|own split", name), name
 
 
-def test_the_claims_with_their_correction(outcomes: list[Outcome]) -> None:
+def test_the_claims_with_their_correction(outcomes: list[Result]) -> None:
     """C1 is 2.5 points by all seeds alike, and certain at any level; what hangs on noise is not."""
     found = claims(LARGE, outcomes, ())
     table = reporting.claim_table(found)

@@ -16,7 +16,7 @@ from threeml_core.reporting.html import build_report
 from threeml_core.reporting.tables import Table
 from threeml_core.runs.archive import CURVES, RESULTS
 from threeml_core.runs.record import write_record
-from threeml_core.study.results import study_runs
+from threeml_core.study.ledger import study_runs
 
 TABLE = Table([{"Model": "a|b", "Score": "1.0 ± 0.2"}, {"Model": "c"}], "caption", commands=[("c", "run <c>")])
 
