@@ -84,14 +84,14 @@ def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir:
     arms = {arm.name: arm for arm in speeds.speeds([quiet])}
     assert arms["vanilla-15"].over_vanilla == speeds.Interval(1.0, 1.0, 1.0)
     one = arms["self-50"]
-    assert one.conversion.value == pytest.approx(
+    assert one.realised.value == pytest.approx(
         one.over_vanilla.value * record.flops["self-50"] / record.flops["vanilla-15"]
     )
     assert one.mfu is None and 0 <= one.data_wait < 1
     text = "\n".join(speeds.lines_of([quiet]))
     assert "3ML_self-50%" in text and "Hugging Face" in text
     html = reporting.speed_comparison([quiet])._repr_html_()
-    assert "3ML_self-50%" in html and speeds.text_of(one.conversion) in html
+    assert "3ML_self-50%" in html and speeds.text_of(one.realised) in html
     for part in ("plot_breakdown", "breakdown_table", "plot_scaling", "scaling_table"):
         assert getattr(reporting, part)(quiet)._repr_html_()
     for part in ("resource_table", "plot_conversion", "session_table"):
@@ -109,7 +109,7 @@ def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir:
 )
 def test_a_noisy_or_busy_record_gives_no_speed(record: RunRecord, again: float, metrics: dict, why: str) -> None:
     bad = with_turns(record, again, **metrics)
-    assert speeds.speeds([bad]) == [] and speeds.conversion_by_session([bad], "self-50") == ()
+    assert speeds.speeds([bad]) == [] and speeds.realised_by_session([bad], "self-50") == ()
     lines = speeds.lines_of([bad])
     assert len(lines) == 2 and f"no speed is given, {why}" in lines[1]
     page = repr(reporting.speed_comparison([bad]))
@@ -126,7 +126,7 @@ def test_what_ended_before_is_not_held_against_a_session(record: RunRecord) -> N
     loaded = with_turns(record, load_before=99.0)
     assert speeds.why_no_speed(loaded) == "" and speeds.speeds([loaded])
     assert speeds.why_no_verdict(loaded).startswith("busy: a load of 99.00")
-    assert speeds.conversion_by_session([loaded], "self-50") == ()
+    assert speeds.realised_by_session([loaded], "self-50") == ()
 
 
 def test_sessions_side_by_side(record: RunRecord) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from threeml_core.reporting.html import build_report
 
 from tests.audit import audited
 from tests.study_records import finetuned, pretrained
@@ -26,7 +27,6 @@ from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.information import findings as information_findings
 from threeml_core.information.estimate import LayerInformation
 from threeml_core.reporting import figures
-from threeml_core.reporting.html import build_report
 from threeml_core.runs.record import RunRecord, runs_named
 from threeml_core.study import claims as judged
 from threeml_core.study import results as study

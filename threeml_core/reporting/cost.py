@@ -1,34 +1,41 @@
-"""The cost model as tables: the paper's printed figures against the formula's, and the plan of a preset."""
+"""What pre-training costs: the paper's figures beside the formula's, speed-ups, recipes, the plan of a preset."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from threeml_core import flops
 from threeml_core.config import MODEL_NAMES, StudyConfig, make_config
 from threeml_core.glue.protocol import planned_runs
-from threeml_core.paper import PrintedValue, printed_values
-from threeml_core.reporting.tables import MISSING, Table
+from threeml_core.paper import ReportedValue, reported_values
+from threeml_core.reporting.style import Figure, drawing, look_of
+from threeml_core.reporting.table import MISSING, Table
 from threeml_core.study.results import STUDY_MODELS, finetune_configs, study_runs
 
-BASE_UPDATES = 125
-"""Updates of the RoBERTa baseline in the longer recipe, thousands (Table 3)."""
+BASE_STEPS = 125
+"""Steps of the RoBERTa baseline in the longer recipe, thousands (Table 3)."""
 
 BERT_VOCABULARY = 30522
 """Tokens of BERT's WordPiece vocabulary (Appendix B: 30K)."""
 
 
-def computed_value(printed: PrintedValue) -> float:
-    """What Appendix C (paper mode) or the model's geometry gives for a printed figure, in its unit."""
-    architecture, rate, *updates = printed.setting.split()
+def computed_value(reported: ReportedValue) -> float:
+    """What Appendix C (paper mode) or the model's geometry gives for a reported figure, in its unit."""
+    architecture, rate, *steps = reported.setting.split()
     is_bert = architecture == "bert"
-    given = {"preset": printed.recipe, "architecture": "vanilla" if is_bert else architecture, "mask_rate": float(rate)}
+    given = {
+        "preset": reported.recipe,
+        "architecture": "vanilla" if is_bert else architecture,
+        "mask_rate": float(rate),
+    }
     if architecture == "cross":
         given["layer_norm"] = "pre"  # section 3.3: post-LN does not work for 3ML_cross
     config = make_config(given)
-    if printed.metric == "parameters":
+    if reported.metric == "parameters":
         return flops.parameter_count(config) / 1e6
-    if printed.metric == "encoder_share":
+    if reported.metric == "encoder_share":
         # blocks alone: embedding and prediction layers are left out, as the section says
         decoder = config.replace(
             num_hidden_layers=config.decoder_num_hidden_layers,
@@ -40,37 +47,31 @@ def computed_value(printed: PrintedValue) -> float:
     speedup = flops.config_speedup(config, "paper")
     if is_bert:
         return flops.speedup(flops.forward_flops(config), flops.forward_flops(config, vocab=BERT_VOCABULARY))
-    if printed.metric == "speedup":
+    if reported.metric == "speedup":
         return speedup
-    if printed.metric == "speedup_at_updates":
-        return speedup * BASE_UPDATES / float(updates[0])
-    if printed.metric == "budget":
+    if reported.metric == "speedup_at_steps":
+        return speedup * BASE_STEPS / float(steps[0])
+    if reported.metric == "budget":
         return 100 / speedup
-    if printed.metric == "updates":
-        return BASE_UPDATES * speedup
-    raise ValueError(f"no formula for {printed.metric}")
+    if reported.metric == "steps":
+        return BASE_STEPS * speedup
+    raise ValueError(f"no formula for {reported.metric}")
 
 
-def verdict(printed: PrintedValue, computed: float) -> str:
-    """`reproduced` if it rounds to the printed figure, else how far it is off."""
-    if round(computed, printed.decimals) == printed.value:
+def verdict(reported: ReportedValue, computed: float) -> str:
+    """`reproduced` if it rounds to the reported figure, else how far it is off."""
+    if round(computed, reported.decimals) == reported.value:
         return "reproduced"
-    off = computed / printed.value - 1
+    off = computed / reported.value - 1
     return f"within 1% ({off:+.1%})" if abs(off) <= 0.01 else f"not by the formula ({off:+.1%})"
 
 
-def printed_against_computed() -> Table:
+def reported_and_computed() -> Table:
     """Every FLOPs and parameter figure of the paper beside ours."""
-    units = {
-        "speedup": "×",
-        "speedup_at_updates": "×",
-        "budget": "%",
-        "updates": "K",
-        "encoder_share": "%",
-        "parameters": "M",
-    }
+    units = {"speedup": "×", "speedup_at_steps": "×", "budget": "%", "steps": "K", "encoder_share": "%"}
+    units["parameters"] = "M"
     rows = []
-    for value in printed_values():
+    for value in reported_values():
         if value.metric not in units:
             continue
         computed = computed_value(value)
@@ -80,13 +81,13 @@ def printed_against_computed() -> Table:
                 "Recipe": value.recipe,
                 "Model": value.model,
                 "Figure": value.metric.replace("_", " "),
-                "Printed": value.printed + units[value.metric],
+                "Reported": value.reported + units[value.metric],
                 "Computed": f"{computed:.{value.decimals + 2}f}{units[value.metric]}",
                 "Verdict": verdict(value, computed),
                 "Note": value.note,
             }
         )
-    return Table(rows, "Printed against computed")
+    return Table(rows, "Reported and computed")
 
 
 def speedup_table(recipes: tuple[str, ...] = ("efficient-large", "longer-base")) -> Table:
@@ -100,12 +101,36 @@ def speedup_table(recipes: tuple[str, ...] = ("efficient-large", "longer-base"))
                 {
                     "Recipe": recipe,
                     "Model": f"{MODEL_NAMES[architecture]}-{rate:.0%}",
-                    "Forward GFLOPs a block": f"{forward / 1e9:.3f}",
+                    "Forward GFLOPs per sequence": f"{forward / 1e9:.3f}",
                     "Speed-up over vanilla 15%": f"{flops.config_speedup(config, 'paper', 0.15):.4f}",
                     "Speed-up at the same rate": f"{flops.config_speedup(config, 'paper', rate):.4f}",
                 }
             )
     return Table(rows, "Cost by Appendix C, slips corrected")
+
+
+def plot_speedups(recipe: str) -> Figure:
+    """Speed-up in FLOPs against the mask rate, over the vanilla model at 15% and at the same rate (Figure 5's axis)."""
+    rates = np.linspace(0.05, 0.7, 27)
+    ends = []
+    with drawing(2, 3.2) as (figure, axes):
+        for axis, baseline in zip(axes, (0.15, None), strict=True):
+            for architecture, name in MODEL_NAMES.items():
+                values = []
+                for rate in map(float, rates):
+                    config = make_config({"preset": recipe, "architecture": architecture, "mask_rate": rate})
+                    values.append(flops.config_speedup(config, "paper", baseline or rate))
+                axis.plot(100 * rates, values, linewidth=2, label=name, **{**look_of(architecture), "marker": ""})
+                if baseline:
+                    ends.append(f"{name} {np.interp(0.5, rates, values):.2f}")
+            title = "over vanilla at 15%" if baseline else "over vanilla at the same rate"
+            axis.set(xlabel="mask rate (%)", ylabel="speed-up in FLOPs", title=title)
+        axes[0].legend(fontsize=9)
+    return Figure(
+        figure,
+        f"Speed-up in pre-training FLOPs against the mask rate for {recipe}; it grows with the rate for both 3ML "
+        f"models. At 50% over the vanilla model at 15%: {', '.join(ends)}.",
+    )
 
 
 def recipe_table() -> Table:
@@ -146,7 +171,7 @@ def _plan(config: StudyConfig) -> tuple[float, dict[str, str]]:
     hours = total / (config.gpu_tflops * 1e12 * config.mfu) / 3600
     return hours, {
         "Parameters": f"{flops.parameter_count(config) / 1e6:.1f} M",
-        "Updates": f"{config.max_steps:,}",
+        "Steps": f"{config.max_steps:,}",
         "Tokens": _tokens(config.max_steps * config.batch_size * config.sequence_length),
         "Training FLOPs": f"{total:.3g}",
         "GPU time": _duration(hours),

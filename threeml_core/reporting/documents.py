@@ -13,25 +13,19 @@ from fractions import Fraction
 from pathlib import Path
 
 from threeml_core.benchmark.speeds import benchmark_records as benchmark
-from threeml_core.config import KINDS, MODEL_NAMES, StudyConfig, make_config, study_steps
+from threeml_core.config import KINDS, StudyConfig, make_config, study_steps
 from threeml_core.foundation.errors import StudyError, command_line
 from threeml_core.foundation.files import PROJECT_ROOT, atomic_file
-from threeml_core.reporting.comparison import (
-    budget_table,
-    claim_table,
-    difference_table,
-    finding_table,
-    learned_table,
-    measured,
-    measured_perplexity,
-    scaling_table_of_studies,
-    swap_table,
-)
+from threeml_core.reporting.cells import averages, difference, measured, percent, perplexity_cell, shown_in, speedup
+from threeml_core.reporting.claims import claim_table, finding_table
 from threeml_core.reporting.performance import session_table, speed_comparison
-from threeml_core.reporting.tables import MISSING, Table
+from threeml_core.reporting.scaling import scaling_table
+from threeml_core.reporting.table import MISSING, Table
+from threeml_core.reporting.table_2 import swap_table
+from threeml_core.reporting.table_3 import budget_table, difference_table, learned_table
 from threeml_core.runs.archive import from_records
 from threeml_core.runs.record import STAGES, RunRecord, load_records
-from threeml_core.study.claims import averages, claims
+from threeml_core.study.claims import claims
 from threeml_core.study.results import COMPARISON, Downstream, Outcome, find_outcomes
 
 DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
@@ -55,44 +49,35 @@ class Study:
             self.config, None, self.records["pretrain"], self.records["finetune"]
         )
         self.claims = claims(self.config, self.outcomes, self.records["mutual_information"], self.records["benchmark"])
+        self.compared = shown_in(COMPARISON, self.outcomes)
+        """The models of Table 3, and those of them with equal steps."""
+        self.equal = [o for o in self.compared if o.run.config.max_steps == study_steps(self.config)]
 
 
 def _results(study: Study) -> Table:
     """The main comparison in short."""
-    rows = []
-    for outcome in sorted(study.outcomes, key=lambda o: list(MODEL_NAMES).index(o.run.config.architecture)):
-        c = outcome.run.config
-        if COMPARISON not in outcome.run.artefacts or c.max_steps != study_steps(study.config):
-            continue
-        rows.append(
-            {
-                "Model": outcome.run.model,
-                "FLOPs of vanilla-15%": measured(
-                    [100 / r.flops["speedup_over_vanilla_15"] for r in outcome.ended.values()][:1], 0
-                )
-                + "%",
-                "Perplexity at [MASK]s": measured_perplexity(outcome.metric("eval_perplexity_masked").values()),
-                "Average score": measured(averages(outcome.comparison).values()),
-            }
-        )
+    rows = [
+        {
+            "Model": outcome.run.model,
+            "FLOPs of vanilla-15%": f"{measured((100 / up for up in speedup(outcome)), 0)}%",
+            "Perplexity at [MASK]s": perplexity_cell(outcome),
+            "Average score": measured(averages(outcome.comparison).values()),
+        }
+        for outcome in study.equal
+    ]
     return Table(rows, "")
 
 
 def _kinds(study: Study) -> Table:
     """Losses of Table 3's models against vanilla-15%, over all corrupted tokens and without the unchanged ones."""
-    models = [o for o in study.outcomes if COMPARISON in o.run.artefacts]
-    baseline = next(o for o in models if o.run.model == "vanilla-15%")
+    baseline = next(o for o in study.compared if o.run.model == "vanilla-15%")
     rows = []
-    for outcome in models:
-        row = {"Model": outcome.run.model, "Updates": f"{outcome.run.config.max_steps:,}"}
-        for kind in ("masked", "replaced", "unchanged"):
-            row[f"Perplexity, {kind}"] = measured_perplexity(outcome.metric(f"eval_perplexity_{kind}").values())
+    for outcome in study.compared:
+        row = {"Model": outcome.run.model, "Steps": f"{outcome.run.config.max_steps:,}"}
+        row |= {f"Perplexity, {kind}": perplexity_cell(outcome, kind) for kind in KINDS}
         for heading, kinds in (("all corrupted", KINDS), ("masked and replaced", KINDS[:2])):
-            own, other = (_mean_loss(o, kinds) for o in (outcome, baseline))
-            found = [own[seed] - other[seed] for seed in own.keys() & other.keys()]
-            row[f"Loss against vanilla-15%, {heading} (nats)"] = (
-                MISSING if outcome is baseline else measured(found, 3, sign=True)
-            )
+            found = difference(_mean_loss(outcome, kinds), _mean_loss(baseline, kinds), 3)
+            row[f"Loss against vanilla-15%, {heading} (nats)"] = MISSING if outcome is baseline else found
         rows.append(row)
     return Table(rows, "")
 
@@ -109,24 +94,16 @@ def _mean_loss(outcome: Outcome, kinds: Sequence[str]) -> dict[int, float]:
 
 def _words(study: Study) -> Table:
     """The bag of words beside the models, and averages with QQP's accuracy alone in place of its two metrics."""
-    models = [
-        o
-        for o in study.outcomes
-        if COMPARISON in o.run.artefacts and o.run.config.max_steps == study_steps(study.config)
-    ]
-    words = {record.data["task"]: record.metrics["score"] for record in study.records["baseline"]}
-    vanilla = next(o for o in models if o.run.model == "vanilla-40%")
+    vanilla = next(o for o in study.equal if o.run.model == "vanilla-40%")
     rows = []
-    for outcome in models:
+    for outcome in study.equal:
         row = {"Model": outcome.run.model, "Average": measured(averages(outcome.comparison).values())}
         for heading, average in (("F1 and accuracy", averages), ("accuracy", _averages_with_accuracy)):
-            own, other = average(outcome.comparison), average(vanilla.comparison)
-            found = [own[seed] - other[seed] for seed in own.keys() & other.keys()]
-            row[f"Against vanilla-40%, QQP by {heading} (points)"] = (
-                MISSING if outcome is vanilla else measured(found, 2, sign=True)
-            )
+            found = difference(average(outcome.comparison), average(vanilla.comparison), 2)
+            row[f"Against vanilla-40%, QQP by {heading} (points)"] = MISSING if outcome is vanilla else found
         rows.append(row)
-    return Table([*rows, {"Model": "a bag of words", "Average": f"{100 * statistics.fmean(words.values()):.1f}"}], "")
+    words = {record.data["task"]: record.metrics["score"] for record in study.records["baseline"]}
+    return Table([*rows, {"Model": "a bag of words", "Average": percent(statistics.fmean(words.values()))}], "")
 
 
 def _averages_with_accuracy(studies: Mapping[int, Downstream]) -> dict[int, float]:
@@ -155,7 +132,7 @@ def _cost(study: Study) -> Table:
 
 def _cost_row(stage: str, runs: str, hours: float) -> dict[str, str]:
     energy = f"{hours * CORE_WATTS / 1000:.3f}"
-    return {"Stage": stage, "Runs": runs, "Core-hours": f"{hours:.2f}", f"kWh, at {CORE_WATTS:g} W a core": energy}
+    return {"Stage": stage, "Runs": runs, "Core-hours": f"{hours:.2f}", f"kWh, at {CORE_WATTS:g} W per core": energy}
 
 
 TABLES: Mapping[str, Callable[[Study], Table]] = {
@@ -164,7 +141,7 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "findings": lambda study: finding_table(study.claims),
     "differences": lambda study: difference_table(study.outcomes, study.config),
     "swap": lambda study: swap_table(study.outcomes),
-    "scaling": lambda study: scaling_table_of_studies(study.outcomes, study.config),
+    "scaling": lambda study: scaling_table(study.outcomes, study.config),
     "budget": lambda study: budget_table(study.outcomes),
     "learned": lambda study: learned_table(study.outcomes, study.config, study.records["finetune"]),
     "cost": _cost,

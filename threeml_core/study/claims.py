@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from threeml_core import flops
-from threeml_core.benchmark.speeds import conversion_by_session, latest_sessions, sessions_said
+from threeml_core.benchmark.speeds import latest_sessions, realised_by_session, sessions_said
 from threeml_core.config import (
     MODEL_NAMES,
     StudyConfig,
@@ -300,7 +300,7 @@ def _clock(benchmarks: Sequence[RunRecord], seeds: int) -> Finding:
         return Finding(what, "", FOLLOWS, math.inf, ())
     alone = "one pre-training seed: no verdict" if seeds == 1 else ""
     doubt = "; ".join(filter(None, (alone, sessions_said(sessions))))
-    return Finding(what, "", FOLLOWS, math.inf, conversion_by_session(sessions, "self-50"), doubt, "session")
+    return Finding(what, "", FOLLOWS, math.inf, realised_by_session(sessions, "self-50"), doubt, "session")
 
 
 def _fewer_flops(model: Outcome | None) -> Finding:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from threeml_core.reporting.html import build_report
 
 from tests.conftest import SHARED
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
-from threeml_core.paper import printed_values
+from threeml_core.paper import reported_values
 from threeml_core.reporting import execute
-from threeml_core.reporting.html import build_report
 from threeml_core.runs.record import RunRecord
 from threeml_core.study.results import find_outcomes
 
@@ -179,9 +179,9 @@ def test_every_table_and_figure_has_its_counterpart(artefact: str) -> None:
     page = (REPORT / f"{name}.html").read_text(encoding="utf-8")
     for text in expected:
         assert text in page
-    for value in printed_values():
+    for value in reported_values():
         if value.artefact == artefact and value.metric.endswith(("accuracy", "mcc", "f1", "perplexity")):
-            assert re.search(rf"[>/]{re.escape(value.printed)}[</]", page), f"{value.setting} {value.metric}"
+            assert re.search(rf"[>/]{re.escape(value.reported)}[</]", page), f"{value.setting} {value.metric}"
 
 
 def test_the_list_of_counterparts_is_the_papers() -> None:

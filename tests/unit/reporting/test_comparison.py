@@ -7,13 +7,13 @@ import math
 import re
 
 import pytest
+from threeml_core.reporting.comparison import measured, measured_perplexity
+from threeml_core.reporting.tables import Table
 
 from tests.study_records import finetuned, pretrained
 from threeml_core import reporting
 from threeml_core.config import StudyConfig, make_config
-from threeml_core.paper import printed_values
-from threeml_core.reporting.comparison import measured, measured_perplexity
-from threeml_core.reporting.tables import Table
+from threeml_core.paper import reported_values
 from threeml_core.runs.record import RunRecord
 from threeml_core.study.claims import claims
 from threeml_core.study.results import Outcome, find_outcomes, study_runs
@@ -118,9 +118,9 @@ def test_table_2(outcomes: list[Outcome], artefact: str, column: str, values: li
     assert cells(table, column)[::2] == values * 2
     assert cells(table, "Model")[1::2] == ["paper"] * 8
     assert cells(table, "Average")[::2] == ["84.1 ± 0.2"] * 8
-    printed = [v for v in printed_values() if v.artefact == artefact and v.metric.endswith("_accuracy")]
+    printed = [v for v in reported_values() if v.artefact == artefact and v.metric.endswith("_accuracy")]
     for task, title in (("mnli", "MNLI"), ("qnli", "QNLI"), ("qqp", "QQP")):
-        ours = {v.setting: v.printed for v in printed if v.metric == f"{task}_accuracy"}
+        ours = {v.setting: v.reported for v in printed if v.metric == f"{task}_accuracy"}
         assert sorted(cells(table, f"{title} (acc.)", Model="paper")) == sorted(ours.values())
     assert cells(table, "Against the default").count("default") == 2
     assert len(reporting.paper_ablation(artefact).rows) == 8

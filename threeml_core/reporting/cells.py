@@ -1,0 +1,126 @@
+"""What the tables of a study have in common: which models they show in which order, and the cells of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from threeml_core.config import MODEL_NAMES
+from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, Task
+from threeml_core.paper import ReportedValue
+from threeml_core.reporting.table import MISSING, NOT_RUN
+from threeml_core.statistics.intervals import mean_interval, ratio_interval
+from threeml_core.study.claims import averages
+from threeml_core.study.results import Downstream, Outcome
+
+PAPER = "paper"
+"""The model of a row that the paper reports."""
+
+SPEEDUPS = {"15%": "speedup_over_vanilla_15", "the same rate": "speedup_over_vanilla_same_rate"}
+"""The vanilla model at which mask rate, and where a record has the speed-up in FLOPs over it."""
+
+
+def shown_in(exhibit: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The models of a table or figure: vanilla, 3ML_self, 3ML_cross, each in the order of what is varied."""
+
+    def order(outcome: Outcome) -> tuple[Any, ...]:
+        c = outcome.run.config
+        splits = [split.strip() for split in c.study_splits.split(",")]
+        split = splits.index(c.mask_split) if c.mask_split in splits else -1
+        architecture = list(MODEL_NAMES).index(c.architecture)
+        size = (c.hidden_size, c.num_hidden_layers)
+        return architecture, c.max_steps, c.mask_rate, size, c.decoder_num_hidden_layers, c.decoder_hidden_size, split
+
+    return sorted((outcome for outcome in outcomes if exhibit in outcome.run.artefacts), key=order)
+
+
+# -- numbers ----------------------------------------------------------------------------------------------------
+
+
+def percent(value: float | None) -> str:
+    """A fraction times 100."""
+    return MISSING if value is None else f"{100 * value:.1f}"
+
+
+def measured(values: Iterable[float], digits: int = 1, scale: float = 1.0, sign: bool = False) -> str:
+    """Mean over pre-training seeds with half its 95% interval, which one seed does not have."""
+    scaled = [scale * value for value in values]
+    if not scaled:
+        return NOT_RUN
+    found = mean_interval(scaled)
+    text = f"{found.mean:{'+' if sign else ''}.{digits}f}"
+    return text if found.high is None else f"{text} ± {found.high - found.mean:.{digits}f}"
+
+
+def measured_perplexity(values: Iterable[float]) -> str:
+    """Exponential of the mean cross-entropy over pre-training seeds, with its 95% interval; see `ratio_interval`."""
+    known = list(values)
+    if not known:
+        return NOT_RUN
+    found = ratio_interval(known)
+    text = f"{found.mean:.1f}"
+    return text if found.low is None or found.high is None else f"{text} ({found.low:.1f} to {found.high:.1f})"
+
+
+def difference(first: Mapping[int, float], second: Mapping[int, float], digits: int = 1) -> str:
+    """First minus second, paired by pre-training seed."""
+    return measured([first[seed] - second[seed] for seed in first.keys() & second.keys()], digits, sign=True)
+
+
+# -- of a model -------------------------------------------------------------------------------------------------
+
+
+def perplexity_cell(outcome: Outcome, kind: str = "masked") -> str:
+    """Validation perplexity at one kind of corrupted tokens."""
+    return measured_perplexity(outcome.metric(f"eval_perplexity_{kind}").values())
+
+
+def parameters_cell(outcome: Outcome) -> str:
+    """Parameters in pre-training; millions."""
+    counts = {record.data["parameters"] for record in outcome.ended.values()}
+    return f"{counts.pop() / 1e6:.2f} M" if len(counts) == 1 else NOT_RUN
+
+
+def speedup(outcome: Outcome, baseline: str = "15%") -> list[float]:
+    """In FLOPs, over one of `SPEEDUPS`, the same for all seeds; empty: not run."""
+    return [record.flops[SPEEDUPS[baseline]] for record in outcome.ended.values() if record.flops][:1]
+
+
+def average_cell(studies: Mapping[int, Downstream]) -> str:
+    """Macro average after fine-tuning, times 100; marked where it holds a task with a part of its examples."""
+    values = averages(studies)
+    is_subset = any(study.is_subset for study in studies.values())
+    return measured(values.values()) + (" (subset)" if values and is_subset else "")
+
+
+_METRICS = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman"}
+
+
+def task_heading(task: Task) -> str:
+    """Of a column of Table 3: the task and its metrics."""
+    metrics = "/".join(_METRICS[metric] for metric in task.metrics)
+    return "MNLI-m/mm (acc.)" if task.name == "mnli" else f"{task.title} ({metrics})"
+
+
+def ablation_heading(task: Task) -> str:
+    """Of a column of the ablations, which have one number per task."""
+    return f"{task.title} (acc.)" if task.name in GLUE_TASKS else task_heading(task)
+
+
+def ablation_cells(outcome: Outcome, tasks: Sequence[Task]) -> dict[str, str]:
+    """Columns of the ablations, times 100: each task, and their average."""
+    cells = {}
+    for task in tasks:
+        scores = [study.score(task) for study in outcome.ablation.values()]
+        cells[ablation_heading(task)] = measured([s for s in scores if s is not None], scale=100)
+    return {**cells, "Average": average_cell(outcome.ablation)}
+
+
+def reported_ablation_cells(
+    setting: str, reported: Mapping[tuple[str, str], ReportedValue], tasks: Sequence[Task]
+) -> dict[str, str]:
+    """The same columns as the paper reports them; the average is of its own three tasks alone."""
+    found = {ablation_heading(task): reported.get((setting, f"{task.name}_accuracy")) for task in tasks}
+    same = {task.name for task in tasks} == set(ABLATION_TASKS)
+    found["Average"] = reported.get((setting, "ablation_average")) if same else None
+    return {heading: value.reported if value else MISSING for heading, value in found.items()}

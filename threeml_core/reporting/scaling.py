@@ -1,0 +1,83 @@
+"""Scaling: Table 3's models with encoders of several sizes, which the paper leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from threeml_core.config import MODEL_NAMES, StudyConfig
+from threeml_core.reporting.cells import (
+    averages,
+    difference,
+    measured,
+    measured_perplexity,
+    parameters_cell,
+    perplexity_cell,
+    shown_in,
+)
+from threeml_core.reporting.commands import commands_of
+from threeml_core.reporting.drawing import draw_intervals, finish_panels, perplexities
+from threeml_core.reporting.style import Figure, drawing, look_of
+from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.study.results import SCALING, Outcome
+
+
+def scaling_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
+    """Each model against vanilla-40% of its size, on the same text."""
+    rows, shown = [], []
+    for (layers, width), models in _by_size(outcomes).items():
+        key = ("vanilla", 0.4)
+        vanilla = next((o for o in models if (o.run.config.architecture, o.run.config.mask_rate) == key), None)
+        for outcome in models:
+            loss = average = MISSING
+            if vanilla is not None and outcome is not vanilla:
+                loss = difference(outcome.metric("eval_loss"), vanilla.metric("eval_loss"), 3)
+                average = difference(averages(outcome.comparison), averages(vanilla.comparison))
+            rows.append(
+                {
+                    "Encoder": f"{layers} × {width}",
+                    "Model": outcome.run.model,
+                    "Parameters": parameters_cell(outcome),
+                    "Perplexity, masked": perplexity_cell(outcome),
+                    "Average": measured(averages(outcome.comparison).values()),
+                    "Loss over all corrupted, against vanilla-40% (nats)": loss,
+                    "Average against vanilla-40% (points)": average,
+                }
+            )
+            shown.append(outcome)
+    if not rows:
+        return Table([{"Encoder": "one size: set study_sizes"}], "Scaling")
+    commands = commands_of(shown, config, SCALING, "hidden_size")
+    return Table(rows, "Scaling: the models of Table 3 at several sizes, same text and steps", commands=commands)
+
+
+def plot_scaling(outcomes: Sequence[Outcome]) -> Figure:
+    """Masked perplexity and average score of each model against the size of the encoder."""
+    by_size = _by_size(outcomes)
+    lines: dict[tuple[str, float], list[Outcome]] = {}
+    for outcome in sum(by_size.values(), []):
+        lines.setdefault((outcome.run.config.architecture, outcome.run.config.mask_rate), []).append(outcome)
+    ends = []
+    with drawing(2) as (figure, axes):
+        for (architecture, rate), models in lines.items():
+            label = f"{MODEL_NAMES[architecture]}-{rate:.0%}"
+            look = {**look_of(architecture), "markersize": 5, "alpha": 1 if rate == 0.4 else 0.6}
+            points = [(next(iter(o.ended.values())).data["parameters"] / 1e6, o) for o in models if o.ended]
+            draw_intervals(axes, points, label=label, **look)
+            ends.append(f"{label}: {', '.join(measured_perplexity(perplexities(o)) for o in models)}")
+        finish_panels(figure, axes, sum(by_size.values(), []), "parameters in pre-training (M)")
+    sizes = ", ".join(f"{layers} × {width}" for layers, width in by_size) or NOT_RUN
+    return Figure(
+        figure,
+        f"The models of Table 3 with encoders of several sizes ({sizes}, layers × width) on the same text: validation "
+        f"perplexity at masked positions, and average score. That perplexity from the smallest to the largest: "
+        f"{'; '.join(ends) or NOT_RUN}.",
+    )
+
+
+def _by_size(outcomes: Iterable[Outcome]) -> dict[tuple[int, int], list[Outcome]]:
+    """(layers, width) of the encoder -> its models, the smallest encoder first."""
+    found: dict[tuple[int, int], list[Outcome]] = {}
+    for outcome in shown_in(SCALING, outcomes):
+        c = outcome.run.config
+        found.setdefault((c.num_hidden_layers, c.hidden_size), []).append(outcome)
+    return dict(sorted(found.items(), key=lambda item: item[0][0] * item[0][1] ** 2))
