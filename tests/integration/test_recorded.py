@@ -15,8 +15,9 @@ from threeml_core.foundation.errors import DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line
 from threeml_core.glue.protocol import compare_results
 from threeml_core.information.measure import mutual_information
-from threeml_core.reporting import comparison_of_models, corruption_note, protocol_table
 from threeml_core.reporting.commands import finetune_command, pretrain_command
+from threeml_core.reporting.finetuning import comparison_of_models, protocol_table
+from threeml_core.reporting.notes import corruption_note
 from threeml_core.runs.archive import CURVES, RESULTS, read_archive, restore_runs, shown_records, write_archive
 from threeml_core.runs.ledger import is_pretraining_of
 from threeml_core.runs.record import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record, write_record

@@ -16,7 +16,7 @@ import pytest
 
 from threeml_core.config import PARAMETERS, make_config
 from threeml_core.foundation.files import PROJECT_ROOT
-from threeml_core.reporting import study_plan
+from threeml_core.reporting.cost import study_plan
 from threeml_core.runs.record import load_records
 from threeml_core.study.results import find_outcomes
 

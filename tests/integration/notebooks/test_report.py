@@ -11,7 +11,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from threeml_core.reporting.html import build_report
 
 from tests.conftest import SHARED
 from threeml_core.config import make_config
@@ -19,6 +18,7 @@ from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.paper import reported_values
 from threeml_core.reporting import execute
+from threeml_core.reporting.report import build_report
 from threeml_core.runs.record import RunRecord
 from threeml_core.study.results import find_outcomes
 

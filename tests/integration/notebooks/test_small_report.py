@@ -9,12 +9,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from threeml_core.reporting.html import build_report
 
 from threeml_core.config import identity_parameters, make_config, parse_arguments
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.reporting.documents import outdated
 from threeml_core.reporting.execute import execute_notebooks
+from threeml_core.reporting.report import build_report
 from threeml_core.runs.archive import CURVES, from_records, read_archive
 from threeml_core.study.results import study_runs
 

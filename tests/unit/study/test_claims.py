@@ -15,7 +15,7 @@ from scipy import stats
 from tests.study_records import finetuned, pretrained, record
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import reported_values
-from threeml_core.reporting import study_notes
+from threeml_core.reporting.notes import study_notes
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
 from threeml_core.study.claims import claims

@@ -11,7 +11,7 @@ from threeml_core.config import ARCHITECTURES, StudyConfig, identity_parameters,
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue.protocol import planned_runs, planned_tasks
 from threeml_core.paper import reported_values
-from threeml_core.reporting import study_plan
+from threeml_core.reporting.cost import study_plan
 from threeml_core.runs.record import RunRecord
 from threeml_core.study.results import STUDY_MODELS, find_outcomes, finetune_configs, study_runs
 
