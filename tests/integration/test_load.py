@@ -94,7 +94,7 @@ def test_the_study_from_ten_thousand_records(
         study_runs_table(outcomes, LARGE),
         figure_3_values(outcomes, LARGE),
         table_1(outcomes, LARGE),
-        *(table_2(outcomes, name, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
+        *(table_2(name, outcomes, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
         swap_table(outcomes),
         figure_5_values(outcomes, LARGE),
         table_3(outcomes, LARGE),

@@ -112,7 +112,7 @@ def test_page(page: Path) -> None:
 def test_tables_and_figures_of_this_part() -> None:
     cost = (REPORT / "00_cost_model.html").read_text(encoding="utf-8")
     for expected in (
-        "Printed against computed",
+        "Reported and computed",
         "1.3398",
         "1.5465",
         "reproduced",
@@ -165,10 +165,10 @@ COUNTERPARTS = {
     "Table 2b": ("05_efficient_setting", ("Table 2b: width of the decoder",)),
     "Table 2c": ("05_efficient_setting", ("Table 2c: masking strategy", "two figures are swapped")),
     "Figure 5": ("05_efficient_setting", ("Average score against the speed-up", "Figure 5 in numbers")),
-    "Table 3": ("06_comparison", ("Table 3: diagnostic tasks", "Table 3 as printed, longer-base")),
+    "Table 3": ("06_comparison", ("Table 3: diagnostic tasks", "Table 3 as reported, longer-base")),
     "pre-training hyperparameters": ("00_cost_model", ("Pre-training recipes (Appendix A)",)),
-    "fine-tuning hyperparameters": ("00_cost_model", ("Plan: the whole grid, seeds a task: 5",)),
-    "FLOPs and their notation": ("00_cost_model", ("Cost by Appendix C", "Printed against computed")),
+    "fine-tuning hyperparameters": ("00_cost_model", ("Plan: the whole grid, seeds per task: 5",)),
+    "FLOPs and their notation": ("00_cost_model", ("Cost by Appendix C", "Reported and computed")),
 }
 """Every table and figure of the paper that has numbers -> its page, and what stands there."""
 
