@@ -142,7 +142,7 @@ SMALL = make_config(
 
 
 def test_commands_do_the_run_again() -> None:
-    """The printed line, read by the command line's own parser, is the run: its identity, its tasks, its seeds."""
+    """The line on a page, read by the command line's own parser, is the run: its identity, its tasks, its seeds."""
     for run in study_runs(SMALL):
         words = shlex.split(pretrain_command(run, 1))
         assert words[:3] == ["papermill", "notebooks/02_pretrain.ipynb", "out.ipynb"]

@@ -8,7 +8,7 @@ import pytest
 
 from threeml_core.config import make_config
 from threeml_core.information.bias import bias_points, bias_study
-from threeml_core.reporting import bias_table, plot_bias
+from threeml_core.reporting.information import bias_table, plot_bias
 
 
 def test_the_bias_falls_with_the_number_of_states() -> None:
