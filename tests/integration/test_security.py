@@ -212,7 +212,7 @@ def test_the_study_is_started_without_a_shell(marker: Path, tmp_path: Path, monk
     monkeypatch.setattr(sys, "executable", str(python))
     payload = shell_payload(marker)
     with audited(*PROCESSES) as events, pytest.raises(StudyError, match="the study's runs did not all end"):
-        execute._conduct({"preset": "tiny", "corpus": payload})
+        execute._run_study({"preset": "tiny", "corpus": payload})
     (command,) = started(events)
     assert json.loads(seen.read_text())[-1] == command[-1] == payload
     assert not (PROJECT_ROOT / marker.name).exists()
