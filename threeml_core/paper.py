@@ -7,6 +7,9 @@ import dataclasses
 import functools
 from pathlib import Path
 
+RECIPES = ("efficient-large", "longer-base")
+"""The paper's two, as the presets are called."""
+
 _FILE = Path(__file__).with_name("paper_values.csv")
 
 

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 import matplotlib.ticker
 
 from threeml_core.config import GRID_PARAMETERS, StudyConfig
-from threeml_core.glue.metrics import FEWEST_SEEDS, weighted_accuracy
+from threeml_core.glue.metrics import FEWEST_SEEDS
 from threeml_core.glue.protocol import GlueStudy, TaskResult, compare_results, planned_tasks, runs_of, start_of
 from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, select_tasks, tasks_of_source
-from threeml_core.reporting.cells import percent, task_heading
+from threeml_core.paper import RECIPES
+from threeml_core.reporting.cells import ablation_heading, percent, task_heading
 from threeml_core.reporting.style import GREY, INK, Figure, color_of, drawing, show_ten_points
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.reporting.table_3 import reported_cell, reported_rows
 from threeml_core.runs.record import RunRecord, read_metrics
+from threeml_core.study.results import Downstream
 
 
 def finetune_plan(config: StudyConfig) -> Table:
@@ -72,7 +74,7 @@ def glue_table(studies: Sequence[GlueStudy]) -> Table:
         rows.append({**row, "Average": f"{percent(study.average)}{subset}" if complete else MISSING})
     if not all(task.name in GLUE_TASKS for task in tasks):
         return Table(rows, "Diagnostic tasks of this project; they are not GLUE, and the paper has no such numbers")
-    for recipe in ("efficient-large", "longer-base"):
+    for recipe in RECIPES:
         for model, values in reported_rows(recipe).items():
             average = values["glue_average"]
             if "mrpc_f1" in values and studies[0].architecture in (None, average.setting.split()[0]):
@@ -150,24 +152,20 @@ def ablation_table(study: GlueStudy) -> Table:
     Source: section 3.1 and Table 2. The runs are those of the protocol: QQP's are best by the mean of F1 and accuracy.
     Tasks that were not run show as not run.
     """
-    if not any(result.task.name in ABLATION_TASKS for result in study.results):
+    results = {result.task.name: result for result in study.results}
+    if not results.keys() & set(ABLATION_TASKS):
         row = {"Model": study.name, "Ablation mode": "not run: it needs MNLI, QNLI and QQP"}
         return Table([row], "Ablation mode")
+    tasks = tuple(GLUE_TASKS[name] for name in ABLATION_TASKS)
+    found = Downstream(tasks, {name: result.records for name, result in results.items()}, accuracies=True)
     row = {"Model": study.name}
-    results = {result.task.name: result for result in study.results}
-    values = []
-    for name in ABLATION_TASKS:
-        result, title = results.get(name), GLUE_TASKS[name].title
-        if result is None or result.score is None:
-            row[f"{title} (acc.)"] = NOT_RUN if result is None else "failed"
-            continue
-        keys = [key for key in result.task.metric_keys if key.endswith("accuracy")]
-        value = weighted_accuracy([result.metrics[key] for key in keys], list(result.examples.values()))
-        values.append(value)
-        row[f"{title} (acc.)"] = percent(value) + (" (subset)" if result.is_subset else "")
-    complete = len(values) == len(ABLATION_TASKS)
-    subset = " (subset)" if any(result.is_subset for result in results.values()) else ""
-    row["Average"] = percent(sum(values) / len(values)) + subset if complete else MISSING
+    for task in tasks:
+        score = found.score(task)
+        mark = " (subset)" if task.name in results and results[task.name].is_subset else ""
+        none = "failed" if task.name in results else NOT_RUN
+        row[ablation_heading(task)] = none if score is None else percent(score) + mark
+    mark = " (subset)" if found.is_subset else ""
+    row["Average"] = MISSING if found.average is None else percent(found.average) + mark
     return Table([row], "Ablation mode: accuracies, MNLI weighted over matched and mismatched")
 
 

@@ -15,6 +15,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure as MatplotlibFigure
 
+from threeml_core.architectures import ARCHITECTURES
 from threeml_core.reporting.table import NOT_RUN
 
 INK = "#010203"
@@ -26,17 +27,11 @@ GREY = "#888888"
 PURPLE = "#b5559d"
 """An encoder that is none of this study."""
 
-_LOOKS: dict[str, dict[str, Any]] = {
-    "vanilla": {"color": "#2f8fd8", "marker": "s", "linestyle": ":"},
-    "self": {"color": "#e0701a", "marker": "o", "linestyle": "-"},
-    "cross": {"color": "#1a9e77", "marker": "D", "linestyle": "--"},
-}
-"""Okabe and Ito's blue, vermilion and green, shifted until they read on white and on near-black."""
-
 
 def look_of(architecture: str) -> dict[str, Any]:
     """Colour, marker and line style of an architecture, as matplotlib's arguments."""
-    return dict(_LOOKS[architecture])
+    of = ARCHITECTURES[architecture]
+    return {"color": of.colour, "marker": of.marker, "linestyle": of.linestyle}
 
 
 def color_of(architecture: str | None) -> str:
@@ -45,23 +40,16 @@ def color_of(architecture: str | None) -> str:
 
 
 _RC: Any = {
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "axes.titlecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
     "grid.color": GREY,
     "grid.alpha": 0.3,
     "legend.frameon": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "3ml",
     "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
 }
 
 
