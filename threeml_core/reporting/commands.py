@@ -68,17 +68,11 @@ def study_runs_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
             names = dict.fromkeys(r.run_id for study in studies for found in study.records.values() for r in found)
             only_ablation = not set(ON_ALL_TASKS) & wanted
             again = finetune_command(run, config, seed, only_ablation) if wanted else pretrain_command(run, seed)
-            rows.append(
-                {
-                    "Model": run.model,
-                    "For": ", ".join(run.artefacts),
-                    "Seed": f"{seed}",
-                    "Pre-training": NOT_RUN if record is None else record.run_id,
-                    "Result": NOT_RUN if record is None else f"failed: {record.failure}" if record.failure else "done",
-                    "Fine-tuning": ", ".join(names) or (NOT_RUN if wanted else MISSING),
-                    "Repeat": again,
-                }
-            )
+            row = {"Model": run.model, "For": ", ".join(run.artefacts), "Seed": f"{seed}"}
+            row["Pre-training"] = NOT_RUN if record is None else record.run_id
+            row["Result"] = NOT_RUN if record is None else f"failed: {record.failure}" if record.failure else "done"
+            row["Fine-tuning"] = ", ".join(names) or (NOT_RUN if wanted else MISSING)
+            rows.append({**row, "Repeat": again})
     done = sum(row["Pre-training"] != NOT_RUN for row in rows)
     return Table(rows, f"Runs behind this page: {done} of {len(rows)} pre-trainings have been run", folded=True)
 

@@ -62,23 +62,18 @@ def figure_4_values(records: Sequence[RunRecord]) -> Table:
     """Every layer of every model: the paper's estimate in nats and bits, the corrected one, floor, spread, share."""
     rows, names = [], model_names(records)
     for record in records:
+        start = "embedding" if _is_vanilla(record) else "decoder input"
         for found in layers_of(record):
-            plug_in = statistics.fmean(found.plug_in)
-            enough = found.has_enough_states
-            rows.append(
-                {
-                    "Model": names[record.run_id],
-                    "Layer": f"{found.layer}" if found.layer else f"0 ({_input_of(record)})",
-                    "Plug-in (nats)": f"{plug_in:.3f}",
-                    "Plug-in (bits)": f"{plug_in * NATS_TO_BITS:.3f}",
-                    "Spread over seeds": f"{max(found.plug_in) - min(found.plug_in):.3f}",
-                    "On shuffled tokens": f"{statistics.fmean(found.floor):.3f}",
-                    "Corrected (nats)": corrected_cell(found),
-                    "Corrected (bits)": f"{found.value * NATS_TO_BITS:.3f}" if enough else MISSING,
-                    "Error (nats)": f"{found.error:.3f}",
-                    "Of the entropy": f"{found.value / found.entropy:.1%}" if enough else MISSING,
-                }
-            )
+            plug_in, enough = statistics.fmean(found.plug_in), found.has_enough_states
+            layer = f"{found.layer}" if found.layer else f"0 ({start})"
+            row = {"Model": names[record.run_id], "Layer": layer}
+            row |= {"Plug-in (nats)": f"{plug_in:.3f}", "Plug-in (bits)": f"{plug_in * NATS_TO_BITS:.3f}"}
+            row["Spread over seeds"] = f"{max(found.plug_in) - min(found.plug_in):.3f}"
+            row["On shuffled tokens"] = f"{statistics.fmean(found.floor):.3f}"
+            row["Corrected (nats)"] = corrected_cell(found)
+            row["Corrected (bits)"] = f"{found.value * NATS_TO_BITS:.3f}" if enough else MISSING
+            row["Error (nats)"] = f"{found.error:.3f}"
+            rows.append({**row, "Of the entropy": f"{found.value / found.entropy:.1%}" if enough else MISSING})
     return Table(rows, "Mutual information between the states of [MASK]s and the tokens that stood there")
 
 
@@ -94,22 +89,18 @@ def corrected_cell(found: LayerInformation) -> str:
 
 def model_names(records: Sequence[RunRecord]) -> dict[str, str]:
     """Run id -> architecture and mask rate; of several alike also the seed, or the hash if seeds are alike too."""
-    names = {r.run_id: f"{MODEL_NAMES[r.parameters['architecture']]}-{r.parameters['mask_rate']:.0%}" for r in records}
-    seeds = {r.run_id: f"{names[r.run_id]}, seed {r.parameters['seed']}" for r in records}
-    hashes = {r.run_id: f"{names[r.run_id]} {r.data['run'].rsplit('-', 1)[1]}" for r in records}
-    alone = [{name for name, count in collections.Counter(of.values()).items() if count == 1} for of in (names, seeds)]
-    return {
-        run: name if name in alone[0] else seeds[run] if seeds[run] in alone[1] else hashes[run]
-        for run, name in names.items()
-    }
+    candidates = []
+    for record in records:
+        name = f"{MODEL_NAMES[record.parameters['architecture']]}-{record.parameters['mask_rate']:.0%}"
+        seed, run = record.parameters["seed"], record.data["run"].rsplit("-", 1)[1]
+        candidates.append((name, f"{name}, seed {seed}", f"{name} {run}"))
+    count = collections.Counter(name for names in candidates for name in names[:2])
+    chosen = [next((name for name in names[:2] if count[name] == 1), names[2]) for names in candidates]
+    return {record.run_id: name for record, name in zip(records, chosen, strict=True)}
 
 
 def _is_vanilla(record: RunRecord) -> bool:
     return record.parameters["architecture"] == "vanilla"
-
-
-def _input_of(record: RunRecord) -> str:
-    return "embedding" if _is_vanilla(record) else "decoder input"
 
 
 def statement_table(records: Sequence[RunRecord]) -> Table:

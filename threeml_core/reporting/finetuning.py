@@ -30,16 +30,11 @@ def finetune_plan(config: StudyConfig) -> Table:
         runs = len(runs_of(task, config))
         total += runs
         start = start_of(task, config)
-        rows.append(
-            {
-                "Task": task.title + ("" if task in asked else " (only as a start)"),
-                "Learning rates": grid["learning_rates"].replace(",", ", "),
-                "Batch sizes": grid["batch_sizes"].replace(",", ", "),
-                "Epochs": grid["epochs"].replace(",", ", "),
-                "Starts from": "the encoder" if start is None else f"the best {titles[start]} model of the seed",
-                "Runs": f"{runs}",
-            }
-        )
+        row = {"Task": task.title + ("" if task in asked else " (only as a start)")}
+        for name in ("learning_rates", "batch_sizes", "epochs"):
+            row[name.replace("_", " ").capitalize()] = grid[name].replace(",", ", ")
+        row["Starts from"] = "the encoder" if start is None else f"the best {titles[start]} model of the seed"
+        rows.append({**row, "Runs": f"{runs}"})
     trials = "the whole grid" if config.trials is None else f"{config.trials} points of the grid"
     rows.append({"Task": "all", "Runs": f"{total}"})
     return Table(rows, f"Plan: {trials}, seeds per task: {config.seeds}")
@@ -93,21 +88,12 @@ def protocol_table(study: GlueStudy) -> Table:
             few = " (examples alone)" if len(scores) < FEWEST_SEEDS else ""
             kind = " (seeds resampled)" if result.is_older else few
             interval = f"{100 * result.low:.1f} to {100 * result.high:.1f}{kind}"
-        rows.append(
-            {
-                "Task": result.title,
-                "Score": percent(result.score),
-                "95% interval": interval,
-                "Seeds": f"{len(scores)} of {result.seeds}",
-                "Spread over seeds": _range(scores) if scores else MISSING,
-                "Constant answer": percent(result.chance),
-                "Bag of words": percent(result.baseline.metrics["score"]),
-                "Verdict": _verdict(result),
-                "Runs": f"{len(result.records)}",
-                "Failed": f"{len(result.failed)}",
-                "Collapsed": f"{len(result.collapsed)}",
-            }
-        )
+        row = {"Task": result.title, "Score": percent(result.score), "95% interval": interval}
+        row["Seeds"] = f"{len(scores)} of {result.seeds}"
+        row["Spread over seeds"] = _range(scores) if scores else MISSING
+        row |= {"Constant answer": percent(result.chance), "Bag of words": percent(result.baseline.metrics["score"])}
+        row |= {"Verdict": _verdict(result), "Runs": f"{len(result.records)}"}
+        rows.append({**row, "Failed": f"{len(result.failed)}", "Collapsed": f"{len(result.collapsed)}"})
     return Table(
         rows,
         f"{study.name}: the protocol, task by task. Intervals: of the mean over seeds, for other seeds and examples; "
@@ -132,17 +118,12 @@ def example_table(study: GlueStudy) -> Table:
     for result in study.all_results:
         data = result.records[0].data
         for split, about in data["splits"].items():
-            rows.append(
-                {
-                    "Task": result.task.title,
-                    "Split": split.replace("_", " "),
-                    "Source": about["source"],
-                    "Examples": f"{about['examples']:,}",
-                    "Official": "subset" if about["is_subset"] else "all" if result.task.official_sizes else MISSING,
-                    "Rows left out": f"{about['skipped_rows']}",
-                    "At max_length": f"{data['share_at_max_length']:.1%}" if split == "train" else "",
-                }
-            )
+            row = {"Task": result.task.title, "Split": split.replace("_", " "), "Source": about["source"]}
+            row["Examples"] = f"{about['examples']:,}"
+            row["Official"] = "subset" if about["is_subset"] else "all" if result.task.official_sizes else MISSING
+            row["Rows left out"] = f"{about['skipped_rows']}"
+            row["At max_length"] = f"{data['share_at_max_length']:.1%}" if split == "train" else ""
+            rows.append(row)
     return Table(rows, "Examples")
 
 
@@ -240,14 +221,9 @@ def _score(record: RunRecord) -> str:
 
 
 def _point(record: RunRecord) -> dict[str, str]:
-    point = record.identity
-    return {
-        "Task": point["task"],
-        "Seed": f"{point['seed']}",
-        "Learning rate": f"{point['learning_rate']:g}",
-        "Batch size": f"{point['batch_size']}",
-        "Epochs": f"{point['epochs']}",
-    }
+    of = record.identity
+    point = {"Task": of["task"], "Seed": f"{of['seed']}", "Learning rate": f"{of['learning_rate']:g}"}
+    return {**point, "Batch size": f"{of['batch_size']}", "Epochs": f"{of['epochs']}"}
 
 
 def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:

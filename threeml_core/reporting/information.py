@@ -37,24 +37,14 @@ def sample_table(records: Sequence[RunRecord]) -> Table:
     rows = []
     for record in records:
         p, d, first = record.parameters, record.data, layers_of(record)[0]
-        count = (
-            f"all {d['blocks']:,}" if d["blocks"] >= d["text_blocks"] else f"{d['blocks']:,} of {d['text_blocks']:,}"
-        )
-        rows.append(
-            {
-                "Run": d["run"],
-                "Perplexity, masked": f"{d['perplexity_masked']:.1f}",
-                "Unigram, masked": f"{d['unigram_perplexity_masked']:.1f}",
-                "Corruption": f"{p['mask_rate']:.0%}, {p['mask_split']}",
-                "Text": f"{p['states_text']}, {count} sequences",
-                "Frequent tokens": f"{d['frequent_tokens']:,}",
-                "States": f"{d['states']:,}",
-                "Width": f"{first.width}",
-                "States per cluster": f"{d['states'] / p['clusters']:,.0f}",
-                "Entropy (nats)": f"{first.entropy:.3f}",
-                "Sample": d["sample"],
-            }
-        )
+        part = f"{d['blocks']:,} of {d['text_blocks']:,}" if d["blocks"] < d["text_blocks"] else f"all {d['blocks']:,}"
+        row = {"Run": d["run"], "Perplexity, masked": f"{d['perplexity_masked']:.1f}"}
+        row["Unigram, masked"] = f"{d['unigram_perplexity_masked']:.1f}"
+        row["Corruption"] = f"{p['mask_rate']:.0%}, {p['mask_split']}"
+        row["Text"] = f"{p['states_text']}, {part} sequences"
+        row |= {"Frequent tokens": f"{d['frequent_tokens']:,}", "States": f"{d['states']:,}", "Width": f"{first.width}"}
+        row["States per cluster"] = f"{d['states'] / p['clusters']:,.0f}"
+        rows.append({**row, "Entropy (nats)": f"{first.entropy:.3f}", "Sample": d["sample"]})
     return Table(rows, "States of each layer; runs with the same sample were asked about the same [MASK]s")
 
 

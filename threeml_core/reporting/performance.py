@@ -10,18 +10,7 @@ import matplotlib.lines
 import matplotlib.ticker
 import numpy as np
 
-from threeml_core.benchmark.speeds import (
-    BASELINE,
-    SESSIONS,
-    noise,
-    over_sessions,
-    realised_by_session,
-    realised_speedup,
-    session_of,
-    speeds,
-    text_of,
-    why_no_speed,
-)
+from threeml_core.benchmark import speeds
 from threeml_core.config import MODEL_NAMES
 from threeml_core.reporting.style import GREY, INK, Figure, drawing, look_of, plain
 from threeml_core.reporting.table import MISSING, Table
@@ -52,15 +41,15 @@ def noise_statement(records: Sequence[RunRecord]) -> str:
     """One or two plain sentences: can the speeds be trusted?"""
     hardware = records[0].environment["hardware"]
     where = f"Measured on {hardware.get('gpu', hardware['cpu'])} ({hardware['threads']} threads)"
-    floors = [found for record in records if (found := noise(record))]
+    floors = [found for record in records if (found := speeds.noise(record))]
     if not floors:
         return f"{where}; speed was not asked for."
-    good = [record for record in records if not why_no_speed(record)]
+    good = [record for record in records if not speeds.why_no_speed(record)]
     if not good:
-        return f"{where}: no speed is given ({why_no_speed(records[0])}); run it on an idle machine."
-    rounds = len(records[0].metrics["turns"][BASELINE]["seconds"])
+        return f"{where}: no speed is given ({speeds.why_no_speed(records[0])}); run it on an idle machine."
+    rounds = len(records[0].metrics["turns"][speeds.BASELINE]["seconds"])
     if len(records) == 1:
-        against = f"in the same {rounds} rounds, is {text_of(floors[0], 3)} times as fast"
+        against = f"in the same {rounds} rounds, is {speeds.text_of(floors[0], 3)} times as fast"
         return (
             f"{where}; vanilla-15% against itself, {against}: smaller differences are noise. One session: its interval "
             "says nothing of another hour or another process."
@@ -71,7 +60,7 @@ def noise_statement(records: Sequence[RunRecord]) -> str:
 
 def _basis(records: Sequence[RunRecord]) -> str:
     """What intervals are over."""
-    if sum(not why_no_speed(record) for record in records) > 1:
+    if sum(not speeds.why_no_speed(record) for record in records) > 1:
         return "means over sessions with 95% intervals by Student's t; a session's value is the median of its rounds"
     return "medians over the rounds of one session, with 95% bootstrap intervals"
 
@@ -81,50 +70,35 @@ def session_table(records: Sequence[RunRecord]) -> Table:
 
     The last row is over sessions: what verdicts are taken from, if there are enough.
     """
-    labels = {
-        name: about["label"]
-        for name, about in records[0].metrics["arms"].items()
-        if name.split("-")[0] in ("self", "cross")
-    }
+    kinds = {name: name.split("-")[0] for name in records[0].metrics["arms"]}
+    ours = [name for name, kind in kinds.items() if kind in MODEL_NAMES and kind != "vanilla"]
+    labels = {name: records[0].metrics["arms"][name]["label"] for name in ours}
     rows = []
     for record in records:
-        floor, why = noise(record), why_no_speed(record)
-        rows.append(
-            {
-                "Session": f"{session_of(record)}",
-                "Run": record.run_id,
-                "Ended (UTC)": record.environment["finished"][:16].replace("T", " "),
-                **{
-                    name.replace("_", " ").capitalize(): MISSING if value is None else f"{value:.2f}"
-                    for name in ("load_before", "busy_before", "busy_during")
-                    for value in (record.metrics.get(name),)
-                },
-                _ITSELF: MISSING if floor is None else text_of(floor, 3),
-                **{
-                    f"Realised, {label}": MISSING if why else f"{realised_speedup(record, name):.3f}"
-                    for name, label in labels.items()
-                },
-                "No speed, because": ", ".join(reason.partition(":")[0] for reason in why.split("; ")),
-            }
-        )
-    good = [record for record in records if not why_no_speed(record)]
+        floor, why, metrics = speeds.noise(record), speeds.why_no_speed(record), record.metrics
+        ended = record.environment["finished"][:16].replace("T", " ")
+        row = {"Session": f"{speeds.session_of(record)}", "Run": record.run_id, "Ended (UTC)": ended}
+        for name in ("load_before", "busy_before", "busy_during"):
+            known = metrics.get(name) is not None
+            row[name.replace("_", " ").capitalize()] = f"{metrics[name]:.2f}" if known else MISSING
+        row["Vanilla-15% against itself"] = MISSING if floor is None else speeds.text_of(floor, 3)
+        for name, label in labels.items():
+            row[f"Realised, {label}"] = MISSING if why else f"{speeds.realised_speedup(record, name):.3f}"
+        rows.append({**row, "No speed, because": ", ".join(part.partition(":")[0] for part in why.split("; "))})
+    good = [record for record in records if not speeds.why_no_speed(record)]
     if len(good) > 1:
-        floors = over_sessions([found.value for record in good if (found := noise(record))])
-        realised = {
-            f"Realised, {label}": text_of(over_sessions(realised_by_session(good, name)), 3)
-            for name, label in labels.items()
-        }
-        rows.append({"Session": "mean (95%)", _ITSELF: text_of(floors, 3), **realised})
+        floors = [found.value for record in good if (found := speeds.noise(record))]
+        means = {"Vanilla-15% against itself": floors}
+        means |= {f"Realised, {label}": speeds.realised_by_session(good, name) for name, label in labels.items()}
+        cells = {name: speeds.text_of(speeds.over_sessions(values), 3) for name, values in means.items()}
+        rows.append({"Session": "mean (95%)", **cells})
     return Table(
         rows,
         "Sessions, each a process of its own: medians over the rounds of one, and over sessions the mean with its 95% "
         "interval by Student's t. Realised is the wall-clock speed-up over vanilla-15% as a share of the one in FLOPs. "
         "Load is the system's average of a minute; busy is how many cores other processes kept at work. A verdict on "
-        f"the clock takes {SESSIONS} sessions.",
+        f"the clock takes {speeds.SESSIONS} sessions.",
     )
-
-
-_ITSELF = "Vanilla-15% against itself"
 
 
 def speed_comparison(records: Sequence[RunRecord]) -> Table:
@@ -134,12 +108,12 @@ def speed_comparison(records: Sequence[RunRecord]) -> Table:
             "Model": of.label,
             "ms per step": f"{1000 * of.step.value:.1f}",
             "tokens/s": f"{of.tokens_per_second:,.0f}",
-            "Over vanilla-15%": text_of(of.over_vanilla),
+            "Over vanilla-15%": speeds.text_of(of.over_vanilla),
             "By FLOPs": f"{of.over_vanilla.value / of.realised.value:.2f}",
-            "Realised": text_of(of.realised),
-            "Over Hugging Face": MISSING if of.over_hf is None else text_of(of.over_hf),
+            "Realised": speeds.text_of(of.realised),
+            "Over Hugging Face": MISSING if of.over_hf is None else speeds.text_of(of.over_hf),
         }
-        for of in speeds(records)
+        for of in speeds.speeds(records)
     ]
     parameters = records[0].parameters
     size = f"a step has {parameters['batch_size']} sequences of {parameters['sequence_length']} tokens"
@@ -163,7 +137,7 @@ def resource_table(records: Sequence[RunRecord]) -> Table:
             "First step": f"{of.first_step:.1f} s",
             "Memory": MISSING if of.peak_bytes is None else f"{of.peak_bytes / 2**20:,.0f} MiB",
         }
-        for of in speeds(records)
+        for of in speeds.speeds(records)
     ]
     return Table(
         rows or _NO_SPEED,
@@ -174,7 +148,7 @@ def resource_table(records: Sequence[RunRecord]) -> Table:
 
 def plot_realised(records: Sequence[RunRecord]) -> Figure:
     """Speed-up by the clock against the speed-up in FLOPs, over vanilla at 15%."""
-    found = speeds(records)
+    found = speeds.speeds(records)
     by_flops = [of.over_vanilla.value / of.realised.value for of in found]
     with drawing(height=3.6) as (figure, (axis,)):
         for x, of in zip(by_flops, found, strict=True):
@@ -187,7 +161,7 @@ def plot_realised(records: Sequence[RunRecord]) -> Figure:
         axis.plot(ends, ends, color=GREY, linestyle=":", label="the clock follows the FLOPs")
         axis.set(xlabel="speed-up over vanilla-15% in executed FLOPs", ylabel="speed-up by the clock")
         axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    said = ", ".join(f"{of.label} {of.over_vanilla.value:.2f}" for of in found if of.name != BASELINE)
+    said = ", ".join(f"{of.label} {of.over_vanilla.value:.2f}" for of in found if of.name != speeds.BASELINE)
     bars = f" Bars: {_basis(records)}." if found else ""
     return Figure(
         figure,
@@ -279,7 +253,7 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
 
 def _doubt(record: RunRecord) -> str:
     """What has to be added to all that the clock said in a session that gives no speed."""
-    why = why_no_speed(record) if "turns" in record.metrics else ""
+    why = speeds.why_no_speed(record) if "turns" in record.metrics else ""
     return f" The clock is not to be trusted here, as the session gives no speed ({why})." if why else ""
 
 

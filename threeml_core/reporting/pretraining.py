@@ -102,18 +102,12 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
     rows = []
     for r in comparable(record, others):
         p, m = r.parameters, r.metrics
-        rows.append(
-            {
-                "Run": ("→ " if r.run_id == record.run_id else "") + r.run_id,
-                "Model": MODEL_NAMES[p["architecture"]],
-                "Mask rate": f"{p['mask_rate']:g}",
-                "Split": p["mask_split"],
-                "Seed": f"{p['seed']}",
-                "Perplexity, masked": f"{m['eval_perplexity_masked']:.1f}",
-                "Perplexity, all corrupted": f"{m['eval_perplexity']:.1f}",
-                "Speed-up in FLOPs": f"{r.flops['speedup_over_vanilla_15']:.2f}×" if r.flops else "not counted",
-            }
-        )
+        row = {"Run": ("→ " if r.run_id == record.run_id else "") + r.run_id}
+        row |= {"Model": MODEL_NAMES[p["architecture"]], "Mask rate": f"{p['mask_rate']:g}", "Split": p["mask_split"]}
+        row |= {"Seed": f"{p['seed']}", "Perplexity, masked": f"{m['eval_perplexity_masked']:.1f}"}
+        row["Perplexity, all corrupted"] = f"{m['eval_perplexity']:.1f}"
+        flops = f"{r.flops['speedup_over_vanilla_15']:.2f}×" if r.flops else "not counted"
+        rows.append({**row, "Speed-up in FLOPs": flops})
     return Table(rows, "Finished runs on the same text, validated on the same corruption")
 
 

@@ -199,21 +199,14 @@ def budget_table(outcomes: Sequence[Outcome]) -> Table:
     for outcome in shown_in(COMPARISON, outcomes):
         c, records = outcome.run.config, list(outcome.ended.values())
         hours = [record.timing["train_seconds"] / 3600 for record in records]
-        energy, source = _energy_cells(records, hours, c.gpu_watts)
         machines = [record.environment["hardware"] for record in records]
-        rows.append(
-            {
-                "Model": outcome.run.model,
-                "Steps": f"{c.max_steps:,}",
-                "Tokens": f"{c.max_steps * c.batch_size * c.sequence_length / 1e6:,.1f} M",
-                "Training FLOPs": f"{records[0].flops['training']:.3g}" if records and records[0].flops else NOT_RUN,
-                "Hours": measured(hours, 3),
-                "Energy (kWh)": energy,
-                "Energy by": source,
-                "Hardware": ", ".join(sorted({f"{m.get('gpu') or m['cpu']}" for m in machines})) or NOT_RUN,
-                "Threads": ", ".join(sorted({f"{m['threads']}" for m in machines})) or NOT_RUN,
-            }
-        )
+        row = {"Model": outcome.run.model, "Steps": f"{c.max_steps:,}"}
+        row["Tokens"] = f"{c.max_steps * c.batch_size * c.sequence_length / 1e6:,.1f} M"
+        row["Training FLOPs"] = f"{records[0].flops['training']:.3g}" if records and records[0].flops else NOT_RUN
+        row["Hours"] = measured(hours, 3)
+        row["Energy (kWh)"], row["Energy by"] = _energy_cells(records, hours, c.gpu_watts)
+        row["Hardware"] = ", ".join(sorted({f"{m.get('gpu') or m['cpu']}" for m in machines})) or NOT_RUN
+        rows.append({**row, "Threads": ", ".join(sorted({f"{m['threads']}" for m in machines})) or NOT_RUN})
     return Table(rows, "Budget of pre-training, one seed")
 
 
