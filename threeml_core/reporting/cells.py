@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from threeml_core.config import MODEL_NAMES
+from threeml_core.config import MODEL_NAMES, StudyConfig, study_steps
 from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, Task
 from threeml_core.paper import ReportedValue
 from threeml_core.reporting.table import MISSING, NOT_RUN
 from threeml_core.statistics.intervals import mean_interval, ratio_interval
 from threeml_core.study.claims import averages
-from threeml_core.study.results import Downstream, Outcome
+from threeml_core.study.results import COMPARISON, Downstream, Outcome
 
 PAPER = "paper"
 """The model of a row that the paper reports."""
@@ -32,6 +32,11 @@ def shown_in(exhibit: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
         return architecture, c.max_steps, c.mask_rate, size, c.decoder_num_hidden_layers, c.decoder_hidden_size, split
 
     return sorted((outcome for outcome in outcomes if exhibit in outcome.run.artefacts), key=order)
+
+
+def with_equal_steps(outcomes: Iterable[Outcome], config: StudyConfig) -> list[Outcome]:
+    """The models of Table 3 that were trained for the study's number of steps."""
+    return [o for o in shown_in(COMPARISON, outcomes) if o.run.config.max_steps == study_steps(config)]
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from threeml_core.config import MODEL_NAMES, StudyConfig, study_steps
-from threeml_core.reporting.cells import measured, measured_perplexity, shown_in, speedup
-from threeml_core.reporting.drawing import BELOW, LEFT, RIGHT, draw_intervals, finish_panels, perplexities, scores
+from threeml_core.config import MODEL_NAMES, StudyConfig
+from threeml_core.reporting.cells import measured, measured_perplexity, speedup, with_equal_steps
+from threeml_core.reporting.drawing import (
+    ABOVE,
+    BELOW,
+    LEFT,
+    RIGHT,
+    draw_intervals,
+    finish_panels,
+    perplexities,
+    scores,
+)
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
-from threeml_core.study.results import COMPARISON, Outcome
+from threeml_core.study.results import Outcome
 
 
 def claim_table(found: Sequence[Claim]) -> Table:
@@ -35,29 +44,19 @@ def finding_table(found: Sequence[Claim]) -> Table:
     findings = [(claim.name, finding) for claim in found for finding in claim.findings]
     # pooled intervals judge only where the study's parameters say so beforehand
     pooled = "Pooled" if any(finding.pooled for _, finding in findings) else "Pooled (exploratory)"
-    rows = [
-        {
-            "Claim": name,
-            "Comparison": finding.what,
-            "Measured": _measured(finding),
-            "The claim says": f"{finding.range} {finding.unit}".strip(),
-            "Shows from": MISSING if finding.detectable is None else _in_unit(finding.detectable, finding),
-            pooled: _pooled(finding),
-            "Verdict": finding.verdict,
-            "Why not": "" if finding.verdict == NOT_RUN else "; ".join(finding.reasons),
-        }
-        for name, finding in findings
-    ]
+    rows = []
+    for name, finding in findings:
+        row = {"Claim": name, "Comparison": finding.what, "Measured": _measured(finding)}
+        row["The claim says"] = f"{finding.range} {finding.unit}".strip()
+        shown = "" if finding.detectable is None else f"{_number(finding.detectable, finding)} {finding.unit}"
+        row |= {"Shows from": shown.strip() or MISSING, pooled: _pooled(finding), "Verdict": finding.verdict}
+        rows.append({**row, "Why not": "" if finding.verdict == NOT_RUN else "; ".join(finding.reasons)})
     return Table(rows, "The comparisons behind the verdicts")
 
 
 def _number(value: float, finding: Finding, sign: str = "") -> str:
     digits = {"points": 1, "nats": 3}.get(finding.unit, 2)
     return f"{value:{sign}.{digits}f}"
-
-
-def _in_unit(value: float, finding: Finding) -> str:
-    return f"{_number(value, finding)} {finding.unit}".strip()
 
 
 def _pooled(finding: Finding) -> str:
@@ -80,15 +79,21 @@ def _measured(finding: Finding) -> str:
 
 def key_figure(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
     """The models of Table 3: perplexity at masked positions and average score against the speed-up in FLOPs."""
-    shown = [o for o in shown_in(COMPARISON, outcomes) if o.run.config.max_steps == study_steps(config)]
+    shown = with_equal_steps(outcomes, config)
     ends = []
     with drawing(2) as (figure, axes):
         for outcome in shown:
             c, ups = outcome.run.config, speedup(outcome)
             # the 3ML models lie close to each other
-            side = {"vanilla": RIGHT, "self": LEFT if c.mask_rate < 0.5 else RIGHT, "cross": BELOW}[c.architecture]
+            sides = {"vanilla": RIGHT, "self": LEFT if c.mask_rate < 0.5 else RIGHT, "cross": BELOW}
             look = {**look_of(c.architecture), "linestyle": "none", "markersize": 7}
-            draw_intervals(axes, [(up, outcome) for up in ups], side, label=MODEL_NAMES[c.architecture], **look)
+            draw_intervals(
+                axes,
+                [(up, outcome) for up in ups],
+                sides.get(c.architecture, ABOVE),
+                label=MODEL_NAMES[c.architecture],
+                **look,
+            )
             said = f"perplexity at masked positions {measured_perplexity(perplexities(outcome))}"
             said += f", score {measured(scores(outcome))}"
             ends.append(f"{outcome.run.model}: speed-up {measured(ups, 2)}, {said}")

@@ -125,14 +125,14 @@ def _cost(study: Study) -> Table:
         seconds = [sum(v for k, v in r.timing.items() if k.endswith("seconds") and key in (None, k)) for r in records]
         threads = [float(r.environment["hardware"].get("threads", 1)) for r in records]
         hours = sum(s * t for s, t in zip(seconds, threads, strict=True)) / 3600
+        rows.append({"Stage": stage.replace("_", " "), "Runs": f"{len(records):,}", **_hours_cells(hours)})
         total += hours
-        rows.append(_cost_row(stage.replace("_", " "), f"{len(records):,}", hours))
-    return Table([*rows, _cost_row("all", "", total)], "")
+    return Table([*rows, {"Stage": "all", **_hours_cells(total)}], "")
 
 
-def _cost_row(stage: str, runs: str, hours: float) -> dict[str, str]:
+def _hours_cells(hours: float) -> dict[str, str]:
     energy = f"{hours * CORE_WATTS / 1000:.3f}"
-    return {"Stage": stage, "Runs": runs, "Core-hours": f"{hours:.2f}", f"kWh, at {CORE_WATTS:g} W per core": energy}
+    return {"Core-hours": f"{hours:.2f}", f"kWh, at {CORE_WATTS:g} W per core": energy}
 
 
 TABLES: Mapping[str, Callable[[Study], Table]] = {

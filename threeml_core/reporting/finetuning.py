@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import matplotlib.ticker
 
-from threeml_core.config import GRID_PARAMETERS, StudyConfig
+from threeml_core.config import StudyConfig
 from threeml_core.glue.metrics import FEWEST_SEEDS
 from threeml_core.glue.protocol import GlueStudy, TaskResult, compare_results, planned_tasks, runs_of, start_of
 from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, select_tasks, tasks_of_source
@@ -26,13 +26,12 @@ def finetune_plan(config: StudyConfig) -> Table:
     titles = {task.name: task.title for task in tasks_of_source(config.glue).values()}
     for task in planned_tasks(config):
         size = "finetune_large_" if task.large else "finetune_"
-        grid = {name.removeprefix(size): getattr(config, name) for name in GRID_PARAMETERS if name.startswith(size)}
         runs = len(runs_of(task, config))
         total += runs
         start = start_of(task, config)
         row = {"Task": task.title + ("" if task in asked else " (only as a start)")}
         for name in ("learning_rates", "batch_sizes", "epochs"):
-            row[name.replace("_", " ").capitalize()] = grid[name].replace(",", ", ")
+            row[name.replace("_", " ").capitalize()] = getattr(config, size + name).replace(",", ", ")
         row["Starts from"] = "the encoder" if start is None else f"the best {titles[start]} model of the seed"
         rows.append({**row, "Runs": f"{runs}"})
     trials = "the whole grid" if config.trials is None else f"{config.trials} points of the grid"

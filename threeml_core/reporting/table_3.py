@@ -21,6 +21,7 @@ from threeml_core.reporting.cells import (
     shown_in,
     speedup,
     task_heading,
+    with_equal_steps,
 )
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
@@ -128,7 +129,7 @@ def learned_table(outcomes: Sequence[Outcome], config: StudyConfig, finetuning: 
         config: the study's parameters.
         finetuning: records of stage `finetune`; those of `random:` encoders of this size are taken.
     """
-    shown = [o for o in shown_in(COMPARISON, outcomes) if o.run.config.max_steps == study_steps(config)]
+    shown = with_equal_steps(outcomes, config)
     random = _without_pretraining(shown, finetuning)
     rows = []
     for task in select_tasks(config):
