@@ -13,10 +13,18 @@ from fractions import Fraction
 from pathlib import Path
 
 from threeml_core.benchmark.speeds import benchmark_records as benchmark
-from threeml_core.config import KINDS, StudyConfig, make_config, study_steps
+from threeml_core.config import KINDS, make_config
 from threeml_core.foundation.errors import StudyError, command_line
 from threeml_core.foundation.files import PROJECT_ROOT, atomic_file
-from threeml_core.reporting.cells import averages, difference, measured, percent, perplexity_cell, shown_in, speedup
+from threeml_core.reporting.cells import (
+    difference,
+    measured,
+    percent,
+    perplexity_cell,
+    shown_in,
+    speedup,
+    with_equal_steps,
+)
 from threeml_core.reporting.claims import claim_table, finding_table
 from threeml_core.reporting.performance import session_table, speed_comparison
 from threeml_core.reporting.scaling import scaling_table
@@ -24,8 +32,8 @@ from threeml_core.reporting.table import MISSING, Table
 from threeml_core.reporting.table_2 import swap_table
 from threeml_core.reporting.table_3 import budget_table, difference_table, learned_table
 from threeml_core.runs.archive import from_records
-from threeml_core.runs.record import STAGES, RunRecord, load_records
-from threeml_core.study.claims import claims
+from threeml_core.runs.record import STAGES, load_records
+from threeml_core.study.claims import averages, claims
 from threeml_core.study.results import COMPARISON, Downstream, Outcome, find_outcomes
 
 DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
@@ -41,17 +49,11 @@ class Study:
     """The records of a committed report, and what follows from them."""
 
     def __init__(self, preset: str) -> None:
-        self.config: StudyConfig = from_records(make_config({"preset": preset}), PROJECT_ROOT / "reports" / preset)
-        self.records: dict[str, list[RunRecord]] = {
-            stage: load_records(self.config.runs_dir, stage) for stage in STAGES
-        }
-        self.outcomes: list[Outcome] = find_outcomes(
-            self.config, None, self.records["pretrain"], self.records["finetune"]
-        )
-        self.claims = claims(self.config, self.outcomes, self.records["mutual_information"], self.records["benchmark"])
-        self.compared = shown_in(COMPARISON, self.outcomes)
-        """The models of Table 3, and those of them with equal steps."""
-        self.equal = [o for o in self.compared if o.run.config.max_steps == study_steps(self.config)]
+        self.config = c = from_records(make_config({"preset": preset}), PROJECT_ROOT / "reports" / preset)
+        self.records = of = {stage: load_records(c.runs_dir, stage) for stage in STAGES}
+        self.outcomes = find_outcomes(c, None, of["pretrain"], of["finetune"])
+        self.claims = claims(c, self.outcomes, of["mutual_information"], of["benchmark"])
+        self.compared = with_equal_steps(self.outcomes, c)
 
 
 def _results(study: Study) -> Table:
@@ -63,16 +65,17 @@ def _results(study: Study) -> Table:
             "Perplexity at [MASK]s": perplexity_cell(outcome),
             "Average score": measured(averages(outcome.comparison).values()),
         }
-        for outcome in study.equal
+        for outcome in study.compared
     ]
     return Table(rows, "")
 
 
 def _kinds(study: Study) -> Table:
     """Losses of Table 3's models against vanilla-15%, over all corrupted tokens and without the unchanged ones."""
-    baseline = next(o for o in study.compared if o.run.model == "vanilla-15%")
+    shown = shown_in(COMPARISON, study.outcomes)
+    baseline = next(o for o in shown if o.run.model == "vanilla-15%")
     rows = []
-    for outcome in study.compared:
+    for outcome in shown:
         row = {"Model": outcome.run.model, "Steps": f"{outcome.run.config.max_steps:,}"}
         row |= {f"Perplexity, {kind}": perplexity_cell(outcome, kind) for kind in KINDS}
         for heading, kinds in (("all corrupted", KINDS), ("masked and replaced", KINDS[:2])):
@@ -86,17 +89,17 @@ def _mean_loss(outcome: Outcome, kinds: Sequence[str]) -> dict[int, float]:
     """Seed -> mean cross-entropy over these kinds of tokens of the validation corruption; nats."""
     found = {}
     for seed, record in outcome.ended.items():
-        weights = {kind: Fraction(record.identity["eval_corruption"][kind]) for kind in kinds}
-        losses = {kind: math.log(record.metrics[f"eval_perplexity_{kind}"]) for kind in kinds if weights[kind]}
-        found[seed] = sum(float(weights[kind]) * loss for kind, loss in losses.items()) / float(sum(weights.values()))
+        shares = {kind: float(Fraction(record.identity["eval_corruption"][kind])) for kind in kinds}
+        losses = [w * math.log(record.metrics[f"eval_perplexity_{kind}"]) for kind, w in shares.items() if w]
+        found[seed] = sum(losses) / sum(shares.values())
     return found
 
 
 def _words(study: Study) -> Table:
     """The bag of words beside the models, and averages with QQP's accuracy alone in place of its two metrics."""
-    vanilla = next(o for o in study.equal if o.run.model == "vanilla-40%")
+    vanilla = next(o for o in study.compared if o.run.model == "vanilla-40%")
     rows = []
-    for outcome in study.equal:
+    for outcome in study.compared:
         row = {"Model": outcome.run.model, "Average": measured(averages(outcome.comparison).values())}
         for heading, average in (("F1 and accuracy", averages), ("accuracy", _averages_with_accuracy)):
             found = difference(average(outcome.comparison), average(vanilla.comparison), 2)

@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from threeml_core.reporting.cells import averages
 from threeml_core.reporting.style import INK, legend_below, look_of, note_not_run, show_ten_points
 from threeml_core.statistics.intervals import Interval, mean_interval, ratio_interval
+from threeml_core.study.claims import averages
 from threeml_core.study.results import Outcome
 
 ABOVE, BELOW, LEFT, RIGHT = (0, 10), (0, -10), (-14, 0), (14, 0)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from threeml_core.config import StudyConfig
 from threeml_core.glue.tasks import select_tasks
 from threeml_core.paper import reported_values
-from threeml_core.reporting.cells import ablation_cells, averages, measured, perplexity_cell, shown_in
+from threeml_core.reporting.cells import ablation_cells, measured, perplexity_cell, shown_in
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.drawing import draw_means
 from threeml_core.reporting.style import GREY, Figure, drawing, show_ten_points
 from threeml_core.reporting.table import Table
+from threeml_core.study.claims import averages
 from threeml_core.study.results import Downstream, Outcome, ablation_config
 
 

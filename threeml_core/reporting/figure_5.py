@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from threeml_core.config import MODEL_NAMES, StudyConfig
 from threeml_core.paper import reported_values
-from threeml_core.reporting.cells import SPEEDUPS, averages, measured, shown_in, speedup
+from threeml_core.reporting.cells import SPEEDUPS, measured, shown_in, speedup
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.drawing import draw_means, label_rate
 from threeml_core.reporting.style import GREY, Figure, drawing, legend_below, note_not_run, show_ten_points
 from threeml_core.reporting.table import Table
 from threeml_core.statistics.intervals import mean_interval
+from threeml_core.study.claims import averages
 from threeml_core.study.results import Outcome
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from threeml_core.config import MODEL_NAMES, StudyConfig
 from threeml_core.reporting.cells import (
-    averages,
     difference,
     measured,
     measured_perplexity,
@@ -18,6 +17,7 @@ from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.drawing import draw_intervals, finish_panels, perplexities
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.study.claims import averages
 from threeml_core.study.results import SCALING, Outcome
 
 

@@ -11,7 +11,6 @@ from threeml_core.paper import reported_in
 from threeml_core.reporting.cells import (
     PAPER,
     ablation_cells,
-    averages,
     difference,
     measured,
     measured_perplexity,
@@ -23,6 +22,7 @@ from threeml_core.reporting.cells import (
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.statistics.verdicts import Finding
+from threeml_core.study.claims import averages
 from threeml_core.study.results import Outcome, ablation_config
 
 _VARIED = {
@@ -115,8 +115,8 @@ def swap_table(outcomes: Sequence[Outcome]) -> Table:
         rows.append({**row, "Why not": "; ".join(finding.reasons) if values else ""})
     return Table(
         rows,
-        "Perplexity over the kinds of the run's own split, and whether the paper's two figures are swapped: as its "
-        "claims are, its order is judged by the difference of our logs",
+        "Perplexity over the kinds of the run's own split, and whether the paper's two figures are swapped: its order "
+        "is judged as its claims are, and contradicted it is as if they were",
     )
 
 

@@ -13,7 +13,6 @@ from threeml_core.paper import ReportedValue, reported_values
 from threeml_core.reporting.cells import (
     PAPER,
     average_cell,
-    averages,
     difference,
     measured,
     parameters_cell,
@@ -27,6 +26,7 @@ from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import difference_interval
+from threeml_core.study.claims import averages
 from threeml_core.study.results import COMPARISON, Outcome
 
 
