@@ -75,12 +75,12 @@ def difference(first: Mapping[int, float], second: Mapping[int, float], digits: 
 # -- of a model -------------------------------------------------------------------------------------------------
 
 
-def perplexity_cell(outcome: Outcome, kind: str = "masked") -> str:
+def perplexity(outcome: Outcome, kind: str = "masked") -> str:
     """Validation perplexity at one kind of corrupted tokens."""
     return measured_perplexity(outcome.metric(f"eval_perplexity_{kind}").values())
 
 
-def parameters_cell(outcome: Outcome) -> str:
+def parameters(outcome: Outcome) -> str:
     """Parameters in pre-training; millions."""
     counts = {record.data["parameters"] for record in outcome.ended.values()}
     return f"{counts.pop() / 1e6:.2f} M" if len(counts) == 1 else NOT_RUN
@@ -91,11 +91,25 @@ def speedup(outcome: Outcome, baseline: str = "15%") -> list[float]:
     return [record.flops[SPEEDUPS[baseline]] for record in outcome.ended.values() if record.flops][:1]
 
 
-def average_cell(studies: Mapping[int, Downstream]) -> str:
-    """Macro average after fine-tuning, times 100; marked where it holds a task with a part of its examples."""
-    values = averages(studies)
-    is_subset = any(study.is_subset for study in studies.values())
-    return measured(values.values()) + (" (subset)" if values and is_subset else "")
+def average(studies: Mapping[int, Downstream]) -> str:
+    """Macro average after fine-tuning, times 100."""
+    return measured(averages(studies).values())
+
+
+def marked_average(studies: Mapping[int, Downstream]) -> str:
+    """The same, marked where it holds a task with a part of its examples."""
+    is_subset = averages(studies) and any(study.is_subset for study in studies.values())
+    return average(studies) + (" (subset)" if is_subset else "")
+
+
+def average_difference(first: Mapping[int, Downstream], second: Mapping[int, Downstream]) -> str:
+    """First minus second macro average; points."""
+    return difference(averages(first), averages(second))
+
+
+def loss_difference(first: Outcome, second: Outcome) -> str:
+    """First minus second validation loss over all corrupted tokens; nats."""
+    return difference(first.metric("eval_loss"), second.metric("eval_loss"), 3)
 
 
 _METRICS = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman"}
@@ -112,16 +126,16 @@ def ablation_heading(task: Task) -> str:
     return f"{task.title} (acc.)" if task.name in GLUE_TASKS else task_heading(task)
 
 
-def ablation_cells(outcome: Outcome, tasks: Sequence[Task]) -> dict[str, str]:
+def ablation(outcome: Outcome, tasks: Sequence[Task]) -> dict[str, str]:
     """Columns of the ablations, times 100: each task, and their average."""
     cells = {}
     for task in tasks:
         scores = [study.score(task) for study in outcome.ablation.values()]
         cells[ablation_heading(task)] = measured([s for s in scores if s is not None], scale=100)
-    return {**cells, "Average": average_cell(outcome.ablation)}
+    return {**cells, "Average": marked_average(outcome.ablation)}
 
 
-def reported_ablation_cells(
+def reported_ablation(
     setting: str, reported: Mapping[tuple[str, str], ReportedValue], tasks: Sequence[Task]
 ) -> dict[str, str]:
     """The same columns as the paper reports them; the average is of its own three tasks alone."""

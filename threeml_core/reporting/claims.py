@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from threeml_core.config import MODEL_NAMES, StudyConfig
-from threeml_core.reporting.cells import measured, measured_perplexity, speedup, with_equal_steps
+from threeml_core.reporting import cells
 from threeml_core.reporting.drawing import (
     ABOVE,
     BELOW,
@@ -79,24 +79,19 @@ def _measured(finding: Finding) -> str:
 
 def key_figure(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
     """The models of Table 3: perplexity at masked positions and average score against the speed-up in FLOPs."""
-    shown = with_equal_steps(outcomes, config)
+    shown = cells.with_equal_steps(outcomes, config)
     ends = []
     with drawing(2) as (figure, axes):
         for outcome in shown:
-            c, ups = outcome.run.config, speedup(outcome)
+            c, ups = outcome.run.config, cells.speedup(outcome)
             # the 3ML models lie close to each other
             sides = {"vanilla": RIGHT, "self": LEFT if c.mask_rate < 0.5 else RIGHT, "cross": BELOW}
             look = {**look_of(c.architecture), "linestyle": "none", "markersize": 7}
-            draw_intervals(
-                axes,
-                [(up, outcome) for up in ups],
-                sides.get(c.architecture, ABOVE),
-                label=MODEL_NAMES[c.architecture],
-                **look,
-            )
-            said = f"perplexity at masked positions {measured_perplexity(perplexities(outcome))}"
-            said += f", score {measured(scores(outcome))}"
-            ends.append(f"{outcome.run.model}: speed-up {measured(ups, 2)}, {said}")
+            look |= {"label": MODEL_NAMES[c.architecture], "side": sides.get(c.architecture, ABOVE)}
+            draw_intervals(axes, [(up, outcome) for up in ups], **look)
+            said = f"perplexity at masked positions {cells.measured_perplexity(perplexities(outcome))}"
+            said += f", score {cells.measured(scores(outcome))}"
+            ends.append(f"{outcome.run.model}: speed-up {cells.measured(ups, 2)}, {said}")
         for axis in axes:
             axis.margins(0.22)
         finish_panels(figure, axes, shown, "speed-up in FLOPs over vanilla at 15%")

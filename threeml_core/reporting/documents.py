@@ -16,15 +16,7 @@ from threeml_core.benchmark.speeds import benchmark_records as benchmark
 from threeml_core.config import KINDS, make_config
 from threeml_core.foundation.errors import StudyError, command_line
 from threeml_core.foundation.files import PROJECT_ROOT, atomic_file
-from threeml_core.reporting.cells import (
-    difference,
-    measured,
-    percent,
-    perplexity_cell,
-    shown_in,
-    speedup,
-    with_equal_steps,
-)
+from threeml_core.reporting import cells
 from threeml_core.reporting.claims import claim_table, finding_table
 from threeml_core.reporting.performance import session_table, speed_comparison
 from threeml_core.reporting.scaling import scaling_table
@@ -53,7 +45,7 @@ class Study:
         self.records = of = {stage: load_records(c.runs_dir, stage) for stage in STAGES}
         self.outcomes = find_outcomes(c, None, of["pretrain"], of["finetune"])
         self.claims = claims(c, self.outcomes, of["mutual_information"], of["benchmark"])
-        self.compared = with_equal_steps(self.outcomes, c)
+        self.compared = cells.with_equal_steps(self.outcomes, c)
 
 
 def _results(study: Study) -> Table:
@@ -61,9 +53,9 @@ def _results(study: Study) -> Table:
     rows = [
         {
             "Model": outcome.run.model,
-            "FLOPs of vanilla-15%": f"{measured((100 / up for up in speedup(outcome)), 0)}%",
-            "Perplexity at [MASK]s": perplexity_cell(outcome),
-            "Average score": measured(averages(outcome.comparison).values()),
+            "FLOPs of vanilla-15%": f"{cells.measured((100 / up for up in cells.speedup(outcome)), 0)}%",
+            "Perplexity at [MASK]s": cells.perplexity(outcome),
+            "Average score": cells.average(outcome.comparison),
         }
         for outcome in study.compared
     ]
@@ -72,14 +64,14 @@ def _results(study: Study) -> Table:
 
 def _kinds(study: Study) -> Table:
     """Losses of Table 3's models against vanilla-15%, over all corrupted tokens and without the unchanged ones."""
-    shown = shown_in(COMPARISON, study.outcomes)
+    shown = cells.shown_in(COMPARISON, study.outcomes)
     baseline = next(o for o in shown if o.run.model == "vanilla-15%")
     rows = []
     for outcome in shown:
         row = {"Model": outcome.run.model, "Steps": f"{outcome.run.config.max_steps:,}"}
-        row |= {f"Perplexity, {kind}": perplexity_cell(outcome, kind) for kind in KINDS}
+        row |= {f"Perplexity, {kind}": cells.perplexity(outcome, kind) for kind in KINDS}
         for heading, kinds in (("all corrupted", KINDS), ("masked and replaced", KINDS[:2])):
-            found = difference(_mean_loss(outcome, kinds), _mean_loss(baseline, kinds), 3)
+            found = cells.difference(_mean_loss(outcome, kinds), _mean_loss(baseline, kinds), 3)
             row[f"Loss against vanilla-15%, {heading} (nats)"] = MISSING if outcome is baseline else found
         rows.append(row)
     return Table(rows, "")
@@ -100,13 +92,13 @@ def _words(study: Study) -> Table:
     vanilla = next(o for o in study.compared if o.run.model == "vanilla-40%")
     rows = []
     for outcome in study.compared:
-        row = {"Model": outcome.run.model, "Average": measured(averages(outcome.comparison).values())}
+        row = {"Model": outcome.run.model, "Average": cells.average(outcome.comparison)}
         for heading, average in (("F1 and accuracy", averages), ("accuracy", _averages_with_accuracy)):
-            found = difference(average(outcome.comparison), average(vanilla.comparison), 2)
+            found = cells.difference(average(outcome.comparison), average(vanilla.comparison), 2)
             row[f"Against vanilla-40%, QQP by {heading} (points)"] = MISSING if outcome is vanilla else found
         rows.append(row)
     words = {record.data["task"]: record.metrics["score"] for record in study.records["baseline"]}
-    return Table([*rows, {"Model": "a bag of words", "Average": percent(statistics.fmean(words.values()))}], "")
+    return Table([*rows, {"Model": "a bag of words", "Average": cells.percent(statistics.fmean(words.values()))}], "")
 
 
 def _averages_with_accuracy(studies: Mapping[int, Downstream]) -> dict[int, float]:

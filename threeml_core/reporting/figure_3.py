@@ -7,18 +7,17 @@ from collections.abc import Callable, Sequence
 from threeml_core.config import StudyConfig
 from threeml_core.glue.tasks import select_tasks
 from threeml_core.paper import reported_values
-from threeml_core.reporting.cells import ablation_cells, measured, perplexity_cell, shown_in
+from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.drawing import draw_means
 from threeml_core.reporting.style import GREY, Figure, drawing, show_ten_points
 from threeml_core.reporting.table import Table
-from threeml_core.study.claims import averages
 from threeml_core.study.results import Downstream, Outcome, ablation_config
 
 
 def figure_3(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
     """Score against the mask rate, task by task and on average; the paper's optima in grey."""
-    shown = shown_in("Figure 3", outcomes)
+    shown = cells.shown_in("Figure 3", outcomes)
     optima = {v.metric: v.value for v in reported_values() if v.artefact == "Figure 3"}
     panels: list[tuple[str, str, Callable[[Downstream], float | None]]] = [
         *(
@@ -42,7 +41,7 @@ def figure_3(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
                 said.append(f"{title} {optima[key]:g}%")
             axis.set(title=title, xlabel="mask rate (%)")
         axes[0].set_ylabel("score")
-    ran = ", ".join(f"{o.run.config.mask_rate:.0%}: {measured(averages(o.ablation).values())}" for o in shown)
+    ran = ", ".join(f"{o.run.config.mask_rate:.0%}: {cells.average(o.ablation)}" for o in shown)
     return Figure(
         figure,
         f"Score of the vanilla model after fine-tuning against the mask rate of pre-training. Average at {ran}. Grey: "
@@ -53,12 +52,12 @@ def figure_3(outcomes: Sequence[Outcome], config: StudyConfig) -> Figure:
 def figure_3_values(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
     """Figure 3 in numbers: scores and perplexity at each mask rate."""
     tasks = select_tasks(ablation_config(config))
-    shown = shown_in("Figure 3", outcomes)
+    shown = cells.shown_in("Figure 3", outcomes)
     rows = [
         {
             "Mask rate": f"{outcome.run.config.mask_rate:.0%}",
-            **ablation_cells(outcome, tasks),
-            "Perplexity, masked": perplexity_cell(outcome),
+            **cells.ablation(outcome, tasks),
+            "Perplexity, masked": cells.perplexity(outcome),
         }
         for outcome in shown
     ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from threeml_core.config import MODEL_NAMES, StudyConfig
 from threeml_core.paper import reported_values
-from threeml_core.reporting.cells import SPEEDUPS, measured, shown_in, speedup
+from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.drawing import draw_means, label_rate
 from threeml_core.reporting.style import GREY, Figure, drawing, legend_below, note_not_run, show_ten_points
@@ -19,15 +19,15 @@ from threeml_core.study.results import Outcome
 
 def figure_5(outcomes: Sequence[Outcome]) -> Figure:
     """Score against speed-up, over the vanilla model at 15% and at the same rate; the paper's speed-ups in grey."""
-    found = [(outcome, list(averages(outcome.ablation).values())) for outcome in shown_in("Figure 5", outcomes)]
+    found = [(outcome, list(averages(outcome.ablation).values())) for outcome in cells.shown_in("Figure 5", outcomes)]
     said = sorted({v.value for v in reported_values() if v.metric == "speedup_said"})
     with drawing(2) as (figure, axes):
-        for axis, baseline in zip(axes, SPEEDUPS, strict=True):
+        for axis, baseline in zip(axes, cells.SPEEDUPS, strict=True):
             shown: list[float] = []
             for architecture, name in MODEL_NAMES.items():
                 points: list[tuple[float, list[float]]] = []
                 for outcome, values in found:
-                    ups = speedup(outcome, baseline)
+                    ups = cells.speedup(outcome, baseline)
                     if outcome.run.config.architecture == architecture and values and ups:
                         points.append((ups[0], values))
                         label_rate(axis, outcome, ups[0], mean_interval(values).mean)
@@ -43,7 +43,7 @@ def figure_5(outcomes: Sequence[Outcome]) -> Figure:
             axis.set(xlabel="speed-up in FLOPs", title=f"over vanilla at {baseline}")
         axes[0].set_ylabel("average score")
         legend_below(figure, axes[0])
-    ends = [f"{o.run.model} {measured(values)} at {measured(speedup(o), 2)}" for o, values in found]
+    ends = [f"{o.run.model} {cells.measured(values)} at {cells.measured(cells.speedup(o), 2)}" for o, values in found]
     grey = " and ".join(f"{value:g}" for value in said)
     return Figure(
         figure,
@@ -57,13 +57,14 @@ def figure_5_values(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
 
     Clocks of runs on a machine's different days are not compared: page 08 does it in turns.
     """
-    shown = shown_in("Figure 5", outcomes)
+    shown = cells.shown_in("Figure 5", outcomes)
     optima = {v.setting: v.value for v in reported_values() if v.artefact == "Figure 5"}
     rows = []
     for outcome in shown:
         c = outcome.run.config
-        row = {"Model": outcome.run.model, "Average": measured(averages(outcome.ablation).values())}
-        row |= {f"Speed-up in FLOPs, {name}": measured(speedup(outcome, name), 2) for name in SPEEDUPS}
+        row = {"Model": outcome.run.model, "Average": cells.average(outcome.ablation)}
+        for name in cells.SPEEDUPS:
+            row[f"Speed-up in FLOPs, {name}"] = cells.measured(cells.speedup(outcome, name), 2)
         best = math.isclose(optima.get(c.architecture, math.nan), 100 * c.mask_rate)
         rows.append({**row, "Paper": "its best rate" if best else ""})
     return Table(

@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from threeml_core.config import MODEL_NAMES, StudyConfig
-from threeml_core.reporting.cells import (
-    difference,
-    measured,
-    measured_perplexity,
-    parameters_cell,
-    perplexity_cell,
-    shown_in,
-)
+from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.drawing import draw_intervals, finish_panels, perplexities
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
-from threeml_core.study.claims import averages
 from threeml_core.study.results import SCALING, Outcome
 
 
@@ -30,15 +22,15 @@ def scaling_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
         for outcome in models:
             loss = average = MISSING
             if vanilla is not None and outcome is not vanilla:
-                loss = difference(outcome.metric("eval_loss"), vanilla.metric("eval_loss"), 3)
-                average = difference(averages(outcome.comparison), averages(vanilla.comparison))
+                loss = cells.loss_difference(outcome, vanilla)
+                average = cells.average_difference(outcome.comparison, vanilla.comparison)
             rows.append(
                 {
                     "Encoder": f"{layers} × {width}",
                     "Model": outcome.run.model,
-                    "Parameters": parameters_cell(outcome),
-                    "Perplexity, masked": perplexity_cell(outcome),
-                    "Average": measured(averages(outcome.comparison).values()),
+                    "Parameters": cells.parameters(outcome),
+                    "Perplexity, masked": cells.perplexity(outcome),
+                    "Average": cells.average(outcome.comparison),
                     "Loss over all corrupted, against vanilla-40% (nats)": loss,
                     "Average against vanilla-40% (points)": average,
                 }
@@ -63,7 +55,7 @@ def plot_scaling(outcomes: Sequence[Outcome]) -> Figure:
             look = {**look_of(architecture), "markersize": 5, "alpha": 1 if rate == 0.4 else 0.6}
             points = [(next(iter(o.ended.values())).data["parameters"] / 1e6, o) for o in models if o.ended]
             draw_intervals(axes, points, label=label, **look)
-            ends.append(f"{label}: {', '.join(measured_perplexity(perplexities(o)) for o in models)}")
+            ends.append(f"{label}: {', '.join(cells.measured_perplexity(perplexities(o)) for o in models)}")
         finish_panels(figure, axes, sum(by_size.values(), []), "parameters in pre-training (M)")
     sizes = ", ".join(f"{layers} × {width}" for layers, width in by_size) or NOT_RUN
     return Figure(
@@ -77,7 +69,7 @@ def plot_scaling(outcomes: Sequence[Outcome]) -> Figure:
 def _by_size(outcomes: Iterable[Outcome]) -> dict[tuple[int, int], list[Outcome]]:
     """(layers, width) of the encoder -> its models, the smallest encoder first."""
     found: dict[tuple[int, int], list[Outcome]] = {}
-    for outcome in shown_in(SCALING, outcomes):
+    for outcome in cells.shown_in(SCALING, outcomes):
         c = outcome.run.config
         found.setdefault((c.num_hidden_layers, c.hidden_size), []).append(outcome)
     return dict(sorted(found.items(), key=lambda item: item[0][0] * item[0][1] ** 2))

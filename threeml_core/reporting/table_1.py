@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from threeml_core.config import KINDS, StudyConfig
 from threeml_core.paper import reported_in
-from threeml_core.reporting.cells import PAPER, difference, measured_perplexity, perplexity_cell, shown_in
+from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.study.results import Outcome
@@ -15,23 +15,22 @@ from threeml_core.study.results import Outcome
 def table_1(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
     """Perplexity over all corrupted tokens and by kind, and beneath each row of ours the paper's."""
     reported = reported_in("Table 1")
-    shown = shown_in("Table 1", outcomes)
+    shown = cells.shown_in("Table 1", outcomes)
     vanilla = next((o for o in shown if o.run.config.architecture == "vanilla"), None)
     rows = []
     for outcome in shown:
         c = outcome.run.config
         row = {"Model": outcome.run.model}
-        row["All corrupted"] = measured_perplexity(outcome.metric("eval_perplexity").values())
+        row["All corrupted"] = cells.measured_perplexity(outcome.metric("eval_perplexity").values())
         for kind in KINDS:
             known = outcome.metric(f"eval_perplexity_{kind}") or not outcome.ended
-            row[kind.capitalize()] = perplexity_cell(outcome, kind) if known else MISSING
-        row["Unigram, masked"] = measured_perplexity([*outcome.metric("unigram_perplexity_masked").values()][:1])
-        loss = "eval_loss"
-        against = difference(outcome.metric(loss), vanilla.metric(loss), 3) if vanilla else NOT_RUN
+            row[kind.capitalize()] = cells.perplexity(outcome, kind) if known else MISSING
+        row["Unigram, masked"] = cells.measured_perplexity([*outcome.metric("unigram_perplexity_masked").values()][:1])
+        against = cells.loss_difference(outcome, vanilla) if vanilla else NOT_RUN
         row["Loss over all corrupted, against vanilla (nats)"] = MISSING if outcome is vanilla else against
         rows.append(row)
         if value := reported.get((f"{c.architecture} {c.mask_rate:g}", "perplexity")):
-            rows.append({"Model": f"{PAPER}: {value.model}", "All corrupted": value.reported})
+            rows.append({"Model": f"{cells.PAPER}: {value.model}", "All corrupted": value.reported})
     return Table(
         rows,
         "Table 1: validation perplexity; every model sees the same corruption "

@@ -8,21 +8,10 @@ from collections.abc import Sequence
 from threeml_core.config import MODEL_NAMES, StudyConfig
 from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, select_tasks
 from threeml_core.paper import reported_in
-from threeml_core.reporting.cells import (
-    PAPER,
-    ablation_cells,
-    difference,
-    measured,
-    measured_perplexity,
-    parameters_cell,
-    perplexity_cell,
-    reported_ablation_cells,
-    shown_in,
-)
+from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.statistics.verdicts import Finding
-from threeml_core.study.claims import averages
 from threeml_core.study.results import Outcome, ablation_config
 
 _VARIED = {
@@ -46,26 +35,26 @@ def table_2(name: str, outcomes: Sequence[Outcome], config: StudyConfig) -> Tabl
     key, title, caption = _VARIED[name]
     reported = reported_in(name)
     tasks = select_tasks(ablation_config(config))
-    shown = shown_in(name, outcomes)
+    shown = cells.shown_in(name, outcomes)
     defaults = {o.run.config.architecture: o for o in shown if getattr(o.run.config, key) == getattr(config, key)}
     rows = []
     for outcome in shown:
         c, default = outcome.run.config, defaults.get(outcome.run.config.architecture)
-        row = {"Model": outcome.run.model, title: f"{getattr(c, key)}", **ablation_cells(outcome, tasks)}
+        row = {"Model": outcome.run.model, title: f"{getattr(c, key)}", **cells.ablation(outcome, tasks)}
         if outcome is default:
             row["Against the default"] = "default"
         elif default is not None:
-            row["Against the default"] = difference(averages(outcome.ablation), averages(default.ablation))
-        row["Perplexity, masked"] = perplexity_cell(outcome)
+            row["Against the default"] = cells.average_difference(outcome.ablation, default.ablation)
+        row["Perplexity, masked"] = cells.perplexity(outcome)
         if name == "Table 2c":
-            row["Perplexity, own split"] = measured_perplexity(outcome.own_perplexity.values())
-        rows.append({**row, "Parameters": parameters_cell(outcome)})
+            row["Perplexity, own split"] = cells.measured_perplexity(outcome.own_perplexity.values())
+        rows.append({**row, "Parameters": cells.parameters(outcome)})
         setting = f"{c.architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
-        said = reported_ablation_cells(setting, reported, tasks)
+        said = cells.reported_ablation(setting, reported, tasks)
         if value := reported.get((setting, "perplexity")):
             said["Perplexity, own split"] = value.reported
         if set(said.values()) != {MISSING}:
-            rows.append({"Model": PAPER, title: f"{getattr(c, key)}", **said})
+            rows.append({"Model": cells.PAPER, title: f"{getattr(c, key)}", **said})
     commands = commands_of(shown, config, name, key)
     return Table(rows, f"{caption}; the paper's rows are of its large models", commands=commands)
 
@@ -79,7 +68,7 @@ def table_2_reported(name: str) -> Table:
     for setting in dict.fromkeys(where for where, _ in reported):
         architecture, rate, change = setting.split()
         row = {"Model": f"{MODEL_NAMES[architecture]}-{float(rate):.0%}", title: change.partition("=")[2]}
-        row |= reported_ablation_cells(setting, reported, tasks)
+        row |= cells.reported_ablation(setting, reported, tasks)
         if value := reported.get((setting, "perplexity")):
             row |= {"Perplexity, own split": value.reported, "Note": value.note}
         rows.append(row)
@@ -93,7 +82,7 @@ def swap_table(outcomes: Sequence[Outcome]) -> Table:
     for architecture in ("self", "cross"):
         found = {
             o.run.config.mask_split: o
-            for o in shown_in("Table 2c", outcomes)
+            for o in cells.shown_in("Table 2c", outcomes)
             if o.run.config.architecture == architecture and o.run.config.mask_split in _SWAPPED
         }
         row = {"Model": MODEL_NAMES[architecture]}
@@ -101,7 +90,8 @@ def swap_table(outcomes: Sequence[Outcome]) -> Table:
         for split in _SWAPPED:
             own[split] = found[split].own_perplexity if split in found else {}
             said[split] = reported[f"{architecture} 0.4 mask_split={split}", "perplexity"]
-            row |= {split: measured_perplexity(own[split].values()), f"{split}, {PAPER}": said[split].reported}
+            row[split] = cells.measured_perplexity(own[split].values())
+            row[f"{split}, {cells.PAPER}"] = said[split].reported
         first, second = ({seed: math.log(value) for seed, value in own[split].items()} for split in _SWAPPED)
         values = tuple(first[seed] - second[seed] for seed in sorted(first.keys() & second.keys()))
         is_first = said[_SWAPPED[0]].value > said[_SWAPPED[1]].value
@@ -110,7 +100,7 @@ def swap_table(outcomes: Sequence[Outcome]) -> Table:
         finding = Finding(
             f"{MODEL_NAMES[architecture]}: {' against '.join(_SWAPPED)}", "nats", low, high, values, doubt
         )
-        row["Difference (nats)"] = measured(values, 3, sign=True)
+        row["Difference (nats)"] = cells.measured(values, 3, sign=True)
         row |= {"The paper's order": f"{_SWAPPED[not is_first]} is higher", "Verdict": finding.verdict}
         rows.append({**row, "Why not": "; ".join(finding.reasons) if values else ""})
     return Table(

@@ -10,23 +10,11 @@ from threeml_core.glue.ledger import FINETUNE_MATCH
 from threeml_core.glue.protocol import best_of_seeds
 from threeml_core.glue.tasks import GLUE_TASKS, Task, select_tasks
 from threeml_core.paper import ReportedValue, reported_values
-from threeml_core.reporting.cells import (
-    PAPER,
-    average_cell,
-    difference,
-    measured,
-    parameters_cell,
-    percent,
-    shown_in,
-    speedup,
-    task_heading,
-    with_equal_steps,
-)
+from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import difference_interval
-from threeml_core.study.claims import averages
 from threeml_core.study.results import COMPARISON, Outcome
 
 
@@ -34,26 +22,26 @@ def table_3(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
     """Our row of each model, and beneath it the paper's."""
     tasks = select_tasks(config)
     recipe = config.preset if config.preset == "longer-base" else "efficient-large"
-    shown = shown_in(COMPARISON, outcomes)
+    shown = cells.shown_in(COMPARISON, outcomes)
     rows = []
     for outcome in shown:
         c = outcome.run.config
         equal = c.max_steps == study_steps(config)
-        row = {"Model": outcome.run.model + ("" if equal else ", equal FLOPs"), "Parameters": parameters_cell(outcome)}
-        row |= {"Steps": f"{c.max_steps:,}", "Speed-up, FLOPs": measured(speedup(outcome), 2)}
-        row |= {task_heading(task): _task_cell(outcome, task) for task in tasks}
-        rows.append({**row, "Average": average_cell(outcome.comparison)})
+        row = {"Model": outcome.run.model + ("" if equal else ", equal FLOPs"), "Parameters": cells.parameters(outcome)}
+        row |= {"Steps": f"{c.max_steps:,}", "Speed-up, FLOPs": cells.measured(cells.speedup(outcome), 2)}
+        row |= {cells.task_heading(task): _task_cell(outcome, task) for task in tasks}
+        rows.append({**row, "Average": cells.marked_average(outcome.comparison)})
         setting = f"{c.architecture} {c.mask_rate:g}"
         for model, values in reported_rows(recipe).items():
             where = values["glue_average"].setting
             # the efficient recipe has one budget; the longer one reports 125K and, at equal FLOPs, others
             if where.startswith(setting) and (where == setting or where.endswith(" 125")) == equal:
                 steps = where.split()[2:]
-                cells = {"Model": f"{PAPER}: {model}", "Steps": f"{steps[0]}K" if steps else ""}
-                cells["Speed-up, FLOPs"] = _reported_speedup(values)
-                cells |= {task_heading(task): reported_cell(values, task) for task in tasks}
+                row = {"Model": f"{cells.PAPER}: {model}", "Steps": f"{steps[0]}K" if steps else ""}
+                row["Speed-up, FLOPs"] = _reported_speedup(values)
+                row |= {cells.task_heading(task): reported_cell(values, task) for task in tasks}
                 same = {task.name for task in tasks} == set(GLUE_TASKS)
-                rows.append({**cells, "Average": values["glue_average"].reported if same else MISSING})
+                rows.append({**row, "Average": values["glue_average"].reported if same else MISSING})
     title = "GLUE development sets" if tasks[0].name in GLUE_TASKS else "diagnostic tasks, which are not GLUE"
     caption = f"Table 3: {title}; medians over fine-tuning seeds, and the paper's rows ({recipe})"
     return Table(rows, caption, commands=commands_of(shown, config, COMPARISON, "max_steps"))
@@ -65,7 +53,7 @@ def table_3_reported(recipe: str) -> Table:
         {
             "Model": model,
             "Speed-up": _reported_speedup(values),
-            **{task_heading(task): reported_cell(values, task) for task in GLUE_TASKS.values()},
+            **{cells.task_heading(task): reported_cell(values, task) for task in GLUE_TASKS.values()},
             "Average": values["glue_average"].reported,
         }
         for model, values in reported_rows(recipe).items()
@@ -96,19 +84,23 @@ def _reported_speedup(values: Mapping[str, ReportedValue]) -> str:
 def _task_cell(outcome: Outcome, task: Task) -> str:
     """All metrics of a task, times 100; means over pre-training seeds."""
     found = [metrics for study in outcome.comparison.values() if (metrics := study.metrics(task))]
-    return "/".join(measured([m[key] for m in found], scale=100) for key in task.metric_keys) if found else NOT_RUN
+    return (
+        "/".join(cells.measured([m[key] for m in found], scale=100) for key in task.metric_keys) if found else NOT_RUN
+    )
 
 
 def difference_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
     """Each model against both vanilla models: average and loss."""
-    shown = shown_in(COMPARISON, outcomes)
+    shown = cells.shown_in(COMPARISON, outcomes)
     rows = [
         {
             "Model": outcome.run.model,
             "Budget": f"equal {'steps' if outcome.run.config.max_steps == study_steps(config) else 'FLOPs'}",
             "Against": baseline.run.model,
-            "Average (points)": difference(averages(outcome.comparison), averages(baseline.comparison)),
-            "Loss, all corrupted (nats)": difference(outcome.metric("eval_loss"), baseline.metric("eval_loss"), 3),
+            "Average (points)": cells.average_difference(outcome.comparison, baseline.comparison),
+            "Loss, all corrupted (nats)": cells.difference(
+                outcome.metric("eval_loss"), baseline.metric("eval_loss"), 3
+            ),
         }
         for baseline in shown
         if baseline.run.config.architecture == "vanilla"
@@ -129,19 +121,19 @@ def learned_table(outcomes: Sequence[Outcome], config: StudyConfig, finetuning: 
         config: the study's parameters.
         finetuning: records of stage `finetune`; those of `random:` encoders of this size are taken.
     """
-    shown = with_equal_steps(outcomes, config)
+    shown = cells.with_equal_steps(outcomes, config)
     random = _without_pretraining(shown, finetuning)
     rows = []
     for task in select_tasks(config):
         base = [100 * record.metrics["score"] for record in best_of_seeds(random.get(task.name, ()))]
-        row = {"Task": task.title, "Constant answer": NOT_RUN, "Without pre-training": measured(base)}
+        row = {"Task": task.title, "Constant answer": NOT_RUN, "Without pre-training": cells.measured(base)}
         helps = []
         for outcome in shown:
             scores = [(d, score) for d in outcome.comparison.values() if (score := d.score(task)) is not None]
             values = [100 * score for _, score in scores]
-            row[outcome.run.model] = measured(values)
+            row[outcome.run.model] = cells.measured(values)
             if scores:
-                row["Constant answer"] = percent(scores[0][0].constant(task))
+                row["Constant answer"] = cells.percent(scores[0][0].constant(task))
             gain = difference_interval(values, base)
             if gain.low is not None and gain.low > 0:
                 helps.append(outcome.run.model)
@@ -161,9 +153,9 @@ def untrained_table(outcomes: Sequence[Outcome], finetuning: Iterable[RunRecord]
             "Run": record.run_id,
             "Task": record.data["task"],
             "Seed": f"{record.identity['seed']}",
-            "Score": MISSING if record.failure else percent(record.metrics["score"]),
+            "Score": MISSING if record.failure else cells.percent(record.metrics["score"]),
         }
-        for of in _without_pretraining(shown_in(COMPARISON, outcomes), finetuning).values()
+        for of in _without_pretraining(cells.shown_in(COMPARISON, outcomes), finetuning).values()
         for record in of
     ]
     return Table(rows or [{"Run": NOT_RUN}], "Runs without pre-training", folded=True)
@@ -197,14 +189,14 @@ def budget_table(outcomes: Sequence[Outcome]) -> Table:
     Energy is codecarbon's where it was installed, else that of a GPU by its hours times `gpu_watts`, else not measured.
     """
     rows = []
-    for outcome in shown_in(COMPARISON, outcomes):
+    for outcome in cells.shown_in(COMPARISON, outcomes):
         c, records = outcome.run.config, list(outcome.ended.values())
         hours = [record.timing["train_seconds"] / 3600 for record in records]
         machines = [record.environment["hardware"] for record in records]
         row = {"Model": outcome.run.model, "Steps": f"{c.max_steps:,}"}
         row["Tokens"] = f"{c.max_steps * c.batch_size * c.sequence_length / 1e6:,.1f} M"
         row["Training FLOPs"] = f"{records[0].flops['training']:.3g}" if records and records[0].flops else NOT_RUN
-        row["Hours"] = measured(hours, 3)
+        row["Hours"] = cells.measured(hours, 3)
         row["Energy (kWh)"], row["Energy by"] = _energy_cells(records, hours, c.gpu_watts)
         row["Hardware"] = ", ".join(sorted({f"{m.get('gpu') or m['cpu']}" for m in machines})) or NOT_RUN
         rows.append({**row, "Threads": ", ".join(sorted({f"{m['threads']}" for m in machines})) or NOT_RUN})
@@ -215,7 +207,7 @@ def _energy_cells(records: Sequence[RunRecord], hours: Sequence[float], watts: f
     """Energy in kWh, and how it is known."""
     meant = [record.timing["energy_kwh"] for record in records if "energy_kwh" in record.timing]
     if meant and len(meant) == len(records):
-        return measured(meant, 4), "codecarbon"
+        return cells.measured(meant, 4), "codecarbon"
     if records and all("gpu" in record.environment["hardware"] for record in records):
-        return measured((h * watts / 1000 for h in hours), 3), f"hours × {watts:g} W"
+        return cells.measured((h * watts / 1000 for h in hours), 3), f"hours × {watts:g} W"
     return MISSING, "not measured: no codecarbon" if records else NOT_RUN
