@@ -139,10 +139,6 @@ def _duration(hours: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.2g} s"
 
 
-def _tokens(count: int) -> str:
-    return f"{count / 1e9:.3g} G" if count >= 1e9 else f"{count / 1e6:.3g} M"
-
-
 def _energy(watt_hours: float) -> str:
     return f"{watt_hours / 1000:.1f} kWh" if watt_hours >= 100 else f"{watt_hours:.2g} Wh"
 
@@ -151,10 +147,11 @@ def _plan(config: StudyConfig) -> tuple[float, dict[str, str]]:
     """GPU hours, and the cells of a plan's row, of one pre-training run."""
     total = flops.training_flops(flops.forward_flops(config, "exact"), config.batch_size, config.max_steps, "exact")
     hours = total / (config.gpu_tflops * 1e12 * config.mfu) / 3600
+    tokens = config.max_steps * config.batch_size * config.sequence_length
     return hours, {
         "Parameters": f"{flops.parameter_count(config) / 1e6:.1f} M",
         "Steps": f"{config.max_steps:,}",
-        "Tokens": _tokens(config.max_steps * config.batch_size * config.sequence_length),
+        "Tokens": f"{tokens / 1e9:.3g} G" if tokens >= 1e9 else f"{tokens / 1e6:.3g} M",
         "Training FLOPs": f"{total:.3g}",
         "GPU time": _duration(hours),
         "Energy": _energy(hours * config.gpu_watts),

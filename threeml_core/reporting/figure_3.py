@@ -53,13 +53,9 @@ def figure_3_values(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
     """Figure 3 in numbers: scores and perplexity at each mask rate."""
     tasks = select_tasks(ablation_config(config))
     shown = cells.shown_in("Figure 3", outcomes)
-    rows = [
-        {
-            "Mask rate": f"{outcome.run.config.mask_rate:.0%}",
-            **cells.ablation(outcome, tasks),
-            "Perplexity, masked": cells.perplexity(outcome),
-        }
-        for outcome in shown
-    ]
+    rows = []
+    for outcome in shown:
+        row = {"Mask rate": f"{outcome.run.config.mask_rate:.0%}", **cells.ablation(outcome, tasks)}
+        rows.append({**row, "Perplexity, masked": cells.perplexity(outcome)})
     commands = commands_of(shown, config, "Figure 3")
     return Table(rows, "Figure 3 in numbers: the vanilla model at different mask rates", commands=commands)

@@ -140,12 +140,12 @@ def ablation_table(study: GlueStudy) -> Table:
     found = Downstream(tasks, {name: result.records for name, result in results.items()}, accuracies=True)
     row = {"Model": study.name}
     for task in tasks:
-        score = found.score(task)
-        mark = " (subset)" if task.name in results and results[task.name].is_subset else ""
-        none = "failed" if task.name in results else NOT_RUN
-        row[ablation_heading(task)] = none if score is None else percent(score) + mark
-    mark = " (subset)" if found.is_subset else ""
-    row["Average"] = MISSING if found.average is None else percent(found.average) + mark
+        score, result = found.score(task), results.get(task.name)
+        if result is None or score is None:
+            row[ablation_heading(task)] = NOT_RUN if result is None else "failed"
+        else:
+            row[ablation_heading(task)] = percent(score) + " (subset)" * result.is_subset
+    row["Average"] = MISSING if found.average is None else percent(found.average) + " (subset)" * found.is_subset
     return Table([row], "Ablation mode: accuracies, MNLI weighted over matched and mismatched")
 
 
@@ -184,18 +184,12 @@ def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy], runs_dir
 
 def failed_table(studies: Sequence[GlueStudy]) -> Table:
     """Runs that diverged, and runs that answer everything alike; one row says so if there are none."""
-    rows = [
-        {
-            "Model": study.name,
-            "Run": record.run_id,
-            **_point(record),
-            "Result": "failed" if record.failure else "collapsed",
-            "Reason": record.failure or "one answer for every example",
-        }
-        for study in studies
-        for result in study.all_results
-        for record in (*result.failed, *result.collapsed)
-    ]
+    rows = []
+    for study in studies:
+        for record in (record for result in study.all_results for record in (*result.failed, *result.collapsed)):
+            row = {"Model": study.name, "Run": record.run_id, **_point(record)}
+            kind = "failed" if record.failure else "collapsed"
+            rows.append({**row, "Result": kind, "Reason": record.failure or "one answer for every example"})
     if not rows:
         count = sum(len(study.runs) for study in studies)
         rows = [{"Run": "none", "Result": f"all {count} runs ended, none with one answer for everything"}]

@@ -50,18 +50,12 @@ def sample_table(records: Sequence[RunRecord]) -> Table:
 
 def information_cost_table(records: Sequence[RunRecord]) -> Table:
     """Where the records lie, and what the wall clock and the memory said on this machine."""
-    names = model_names(records)
-    rows = [
-        {
-            "Model": names[record.run_id],
-            "Record": record.run_id,
-            "Layers": f"{len(record.metrics['layers'])}",
-            "Running the model": f"{record.timing['states_seconds']:.1f} s",
-            "Clustering and estimates": f"{record.timing['clustering_seconds']:.1f} s",
-            "Peak memory": f"{record.timing['peak_memory_bytes'] / 2**20:,.0f} MiB",
-        }
-        for record in records
-    ]
+    rows, names = [], model_names(records)
+    for record in records:
+        row = {"Model": names[record.run_id], "Record": record.run_id, "Layers": f"{len(record.metrics['layers'])}"}
+        row["Running the model"] = f"{record.timing['states_seconds']:.1f} s"
+        row["Clustering and estimates"] = f"{record.timing['clustering_seconds']:.1f} s"
+        rows.append({**row, "Peak memory": f"{record.timing['peak_memory_bytes'] / 2**20:,.0f} MiB"})
     return Table(rows, "Records in runs/mutual_information, and what they cost on this machine")
 
 

@@ -63,16 +63,15 @@ def _lacking_note(outcomes: Iterable[Outcome]) -> str:
 
 def corruption_note(records: Iterable[RunRecord]) -> str:
     """What mask rates and splits execute in sequences of this length, where that is not what was asked for; else ""."""
-    found: dict[str, None] = {}
-    lengths = set()
+    found, lengths = set(), set()
     for record in records:
         for evaluation, prefix in ((False, ""), (True, "validation: ")):
             executed = record.identity.get("eval_corruption" if evaluation else "corruption", {})
             if statement := executed_statement(record.parameters, executed, evaluation):
-                found[prefix + statement] = None
+                found.add(f"\n* {prefix}{statement}")
                 lengths.add(record.parameters["sequence_length"])
     if not found:
         return ""
     n = " or ".join(f"{length:,}" for length in sorted(lengths))
-    lines = "".join(f"\n* {line}" for line in sorted(found))
-    return f"Executed per sequence of {n} tokens, with a whole number of [MASK]s (means over sequences):\n{lines}"
+    head = f"Executed per sequence of {n} tokens, with a whole number of [MASK]s (means over sequences):\n"
+    return head + "".join(sorted(found))

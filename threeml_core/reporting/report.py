@@ -51,17 +51,14 @@ def _code_styles() -> str:
 def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
     environments = [record.environment for record in records] or [describe_environment()]
     environment = max(environments, key=lambda e: e["finished"])
-    commit = (environment["commit"] or "unknown")[:10] + (
-        " with local changes" if environment["commit_changed"] else ""
-    )
-    hardware, versions = environment["hardware"], environment["versions"]
-    machine = f"{hardware.get('gpu', hardware['cpu'])}, {hardware['cores']} cores"
+    changed = " with local changes" if environment["commit_changed"] else ""
+    hardware = environment["hardware"]
     return [
         ("Preset", preset),
         ("Seeds", ", ".join(sorted({str(r.parameters["seed"]) for r in records})) or "none"),
-        ("Commit", commit),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
-        ("Hardware", machine),
+        ("Commit", (environment["commit"] or "unknown")[:10] + changed),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in environment["versions"].items())),
+        ("Hardware", f"{hardware.get('gpu', hardware['cpu'])}, {hardware['cores']} cores"),
         ("Date", environment["finished"][:10]),
     ]
 

@@ -24,17 +24,14 @@ def scaling_table(outcomes: Sequence[Outcome], config: StudyConfig) -> Table:
             if vanilla is not None and outcome is not vanilla:
                 loss = cells.loss_difference(outcome, vanilla)
                 average = cells.average_difference(outcome.comparison, vanilla.comparison)
-            rows.append(
-                {
-                    "Encoder": f"{layers} × {width}",
-                    "Model": outcome.run.model,
-                    "Parameters": cells.parameters(outcome),
-                    "Perplexity, masked": cells.perplexity(outcome),
-                    "Average": cells.average(outcome.comparison),
-                    "Loss over all corrupted, against vanilla-40% (nats)": loss,
-                    "Average against vanilla-40% (points)": average,
-                }
-            )
+            row = {
+                "Encoder": f"{layers} × {width}",
+                "Model": outcome.run.model,
+                "Parameters": cells.parameters(outcome),
+            }
+            row |= {"Perplexity, masked": cells.perplexity(outcome), "Average": cells.average(outcome.comparison)}
+            row["Loss over all corrupted, against vanilla-40% (nats)"] = loss
+            rows.append({**row, "Average against vanilla-40% (points)": average})
             shown.append(outcome)
     if not rows:
         return Table([{"Encoder": "one size: set study_sizes"}], "Scaling")
