@@ -80,7 +80,7 @@ def benchmark(config: StudyConfig) -> None:
 def report(config: StudyConfig) -> None:
     """Bring the report of a preset up to date: run the notebooks that are out of date, write the HTML pages."""
     from threeml_core.reporting.execute import execute_notebooks
-    from threeml_core.reporting.html import build_report
+    from threeml_core.reporting.report import build_report
     from threeml_core.runs.archive import from_records
 
     output = PROJECT_ROOT / "reports" / config.preset

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.unit.benchmark.test_arms import settings
-from threeml_core import reporting
 from threeml_core.__main__ import main
 from threeml_core.benchmark import run, speeds
 from threeml_core.benchmark.breakdown import KINDS
@@ -26,6 +25,7 @@ from threeml_core.benchmark.speeds import benchmark_records, same_benchmark
 from threeml_core.config import make_config
 from threeml_core.flops import forward_flops
 from threeml_core.foundation.log import no_line
+from threeml_core.reporting import performance
 from threeml_core.runs.record import RunRecord, write_record
 
 ANYHOW = Patience(wait=0, pause=0, load=math.inf, busy=math.inf)
@@ -84,19 +84,19 @@ def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir:
     arms = {arm.name: arm for arm in speeds.speeds([quiet])}
     assert arms["vanilla-15"].over_vanilla == speeds.Interval(1.0, 1.0, 1.0)
     one = arms["self-50"]
-    assert one.conversion.value == pytest.approx(
+    assert one.realised.value == pytest.approx(
         one.over_vanilla.value * record.flops["self-50"] / record.flops["vanilla-15"]
     )
     assert one.mfu is None and 0 <= one.data_wait < 1
     text = "\n".join(speeds.lines_of([quiet]))
     assert "3ML_self-50%" in text and "Hugging Face" in text
-    html = reporting.speed_comparison([quiet])._repr_html_()
-    assert "3ML_self-50%" in html and speeds.text_of(one.conversion) in html
-    for part in ("plot_breakdown", "breakdown_table", "plot_scaling", "scaling_table"):
-        assert getattr(reporting, part)(quiet)._repr_html_()
-    for part in ("resource_table", "plot_conversion", "session_table"):
-        assert getattr(reporting, part)([quiet])._repr_html_()
-    assert "not measured" in repr(reporting.preparation_table(quiet))
+    html = performance.speed_comparison([quiet])._repr_html_()
+    assert "3ML_self-50%" in html and speeds.text_of(one.realised) in html
+    for part in ("plot_breakdown", "breakdown_table", "plot_step_cost", "step_cost_table"):
+        assert getattr(performance, part)(quiet)._repr_html_()
+    for part in ("resource_table", "plot_realised", "session_table"):
+        assert getattr(performance, part)([quiet])._repr_html_()
+    assert "not measured" in repr(performance.preparation_table(quiet))
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir:
 )
 def test_a_noisy_or_busy_record_gives_no_speed(record: RunRecord, again: float, metrics: dict, why: str) -> None:
     bad = with_turns(record, again, **metrics)
-    assert speeds.speeds([bad]) == [] and speeds.conversion_by_session([bad], "self-50") == ()
+    assert speeds.speeds([bad]) == [] and speeds.realised_by_session([bad], "self-50") == ()
     lines = speeds.lines_of([bad])
     assert len(lines) == 2 and f"no speed is given, {why}" in lines[1]
-    page = repr(reporting.speed_comparison([bad]))
+    page = repr(performance.speed_comparison([bad]))
     assert why in page and "no speed is given" in page and "ms an update" not in page
-    assert "no speed is given" in repr(reporting.resource_table([bad]))
-    assert "no speed is given" in reporting.plot_conversion([bad]).alt
-    assert reporting.session_table([bad]).rows[0][-1] == why.partition(":")[0]  # the whole of it stands beneath
-    assert why in reporting.plot_scaling(bad).alt and "not to be trusted" in reporting.plot_scaling(bad).alt
-    assert "not to be trusted" not in reporting.plot_scaling(with_turns(record)).alt
+    assert "no speed is given" in repr(performance.resource_table([bad]))
+    assert "no speed is given" in performance.plot_realised([bad]).alt
+    assert performance.session_table([bad]).rows[0][-1] == why.partition(":")[0]  # the whole of it stands beneath
+    assert why in performance.plot_step_cost(bad).alt and "not to be trusted" in performance.plot_step_cost(bad).alt
+    assert "not to be trusted" not in performance.plot_step_cost(with_turns(record)).alt
 
 
 def test_what_ended_before_is_not_held_against_a_session(record: RunRecord) -> None:
@@ -126,7 +126,7 @@ def test_what_ended_before_is_not_held_against_a_session(record: RunRecord) -> N
     loaded = with_turns(record, load_before=99.0)
     assert speeds.why_no_speed(loaded) == "" and speeds.speeds([loaded])
     assert speeds.why_no_verdict(loaded).startswith("busy: a load of 99.00")
-    assert speeds.conversion_by_session([loaded], "self-50") == ()
+    assert speeds.realised_by_session([loaded], "self-50") == ()
 
 
 def test_sessions_side_by_side(record: RunRecord) -> None:
@@ -134,7 +134,7 @@ def test_sessions_side_by_side(record: RunRecord) -> None:
     sessions = [as_session(record, number, 1 + number / 10) for number in (1, 2, 3)]
     sessions.append(as_session(record, 4, 9.0, again=1.2))
     by_flops = record.flops["vanilla-15"] / record.flops["self-50"]
-    table = reporting.session_table(sessions)
+    table = performance.session_table(sessions)
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert [row["Session"] for row in rows] == ["1", "2", "3", "4", "mean (95%)"]
     assert [row["Run"] for row in rows[:4]] == [r.run_id for r in sessions], "a report keeps the runs it names"
@@ -149,7 +149,7 @@ def test_sessions_side_by_side(record: RunRecord) -> None:
     arm = next(arm for arm in speeds.speeds(sessions) if arm.name == "self-50")
     half = 4.302653 * 0.1 / 3**0.5
     assert (arm.over_vanilla.value, arm.over_vanilla.high) == pytest.approx((1.2, 1.2 + half))
-    page = repr(reporting.speed_comparison(sessions))
+    page = repr(performance.speed_comparison(sessions))
     assert "4 sessions of 6 rounds, 1 of them left out" in page and "Student's t" in page
     assert speeds.sessions_said(sessions).startswith("3 of 5 sessions; session 4 is none (too noisy")
 

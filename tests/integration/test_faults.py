@@ -95,7 +95,7 @@ def test_bad_input(
         patch.setattr(logging.getLogger("transformers"), "handlers", [logging.StreamHandler(sys.stderr)])
         patch.setattr(sys, "argv", ["threeml", row.command, *arguments])
         patch.setattr(torch.Tensor, "backward", refuse)
-        patch.setattr("threeml_core.reporting.html.build_report", refuse)  # it writes into the project
+        patch.setattr("threeml_core.reporting.report.build_report", refuse)  # it writes into the project
         patch.chdir(tmp_path)
         main()
     errors = capfd.readouterr().err

@@ -18,13 +18,14 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import threeml_core.training.loop
-from threeml_core import flops, reporting
+from threeml_core import flops
 from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import DamagedFileError, DivergedError, ParameterError, StudyError, TrainingError
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.foundation.log import no_line
+from threeml_core.reporting.notes import corruption_note
 from threeml_core.runs.record import load_records, read_metrics, read_record
 from threeml_core.training.checkpoint import SavedStates
 from threeml_core.training.loop import planned_run, pretrain
@@ -173,7 +174,7 @@ def test_what_is_executed_is_said_and_is_one_run(own_runs: dict) -> None:
     assert sizes == [64, 8, 8]
     assert record.metrics["eval_perplexity_unchanged"] > 1 and record.metrics["eval_perplexity_replaced"] > 1
     assert pretrain(make_config({**vanilla, "mask_rate": 0.16}), no_line) == record
-    note = reporting.corruption_note([record])
+    note = corruption_note([record])
     assert note.count("0.15 as 0.1562 (4 [MASK]s, 0.5 replaced, 0.5 unchanged)") == 2 and "per sequence of 32" in note
 
 

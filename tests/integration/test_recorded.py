@@ -18,7 +18,7 @@ from threeml_core.glue.protocol import compare_results
 from threeml_core.information.measure import mutual_information
 from threeml_core.reporting.commands import finetune_command, pretrain_command
 from threeml_core.reporting.finetuning import comparison_of_models, protocol_table
-from threeml_core.reporting.tables import corruption_note
+from threeml_core.reporting.notes import corruption_note
 from threeml_core.runs.archive import CURVES, RESULTS, read_archive, restore_runs, shown_records, write_archive
 from threeml_core.runs.ledger import of_pretraining
 from threeml_core.runs.record import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record, write_record
@@ -143,7 +143,7 @@ SMALL = make_config(
 
 
 def test_commands_do_the_run_again() -> None:
-    """The printed line, read by the command line's own parser, is the run: its identity, its tasks, its seeds."""
+    """The line on a page, read by the command line's own parser, is the run: its identity, its tasks, its seeds."""
     for run in study_runs(SMALL):
         words = shlex.split(pretrain_command(run, 1))
         assert words[:3] == ["papermill", "notebooks/02_pretrain.ipynb", "out.ipynb"]

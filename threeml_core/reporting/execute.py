@@ -68,7 +68,7 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
         log(f"{len(sources) - len(stale)} of {len(sources)} notebooks are up to date")
         studied = any(source.stem[:2] in _STUDY for source in stale)
         if studied and not config.plan_only and not _is_finished(config):
-            _conduct(given)
+            _run_study(given)
         alone = [[source] for source in stale if source.stem in (PERFORMANCE, LAST)]
         context = multiprocessing.get_context("spawn")
         count = min(AT_ONCE, available_cores())
@@ -105,7 +105,7 @@ def _is_finished(config: StudyConfig) -> bool:
     return all(outcome.is_finished for outcome in find(config))
 
 
-def _conduct(given: dict[str, Any]) -> None:
+def _run_study(given: dict[str, Any]) -> None:
     """All runs of the study in one go, which keeps its workers busier than notebook after notebook would."""
     parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
     command = [sys.executable, "-m", "threeml_core", "study", *parameters]

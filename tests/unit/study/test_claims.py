@@ -14,8 +14,8 @@ from scipy import stats
 
 from tests.study_records import finetuned, pretrained, record
 from threeml_core.config import StudyConfig, make_config
-from threeml_core.paper import printed_values
-from threeml_core.reporting.comparison import study_notes
+from threeml_core.paper import reported_values
+from threeml_core.reporting.notes import study_notes
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
 from threeml_core.study.claims import claims
@@ -75,7 +75,7 @@ def paper_scores(run: StudyRun, seed: int) -> dict[str, Any]:
     c = run.config
     place = f"{c.architecture} {c.mask_rate:g}"
     found: dict[str, Any] = everywhere(0.8)
-    for value in printed_values():
+    for value in reported_values():
         if value.recipe != "efficient-large" or not value.setting.startswith(place):
             continue
         change = value.setting.split()[2:]
@@ -98,7 +98,7 @@ def paper_scores(run: StudyRun, seed: int) -> dict[str, Any]:
 
 
 def test_the_papers_own_figures_support_its_claims() -> None:
-    """Three seeds that all give what is printed: no spread, so each claim stands or falls by the printed figures."""
+    """Three seeds that all give what the paper reports: no spread, so each claim stands or falls by its figures."""
     perplexities = {"vanilla": 7.8, "self": 9.5, "cross": 9.3}
     results = study(CONFIG, paper_scores, lambda r, s: {"eval_loss": math.log(perplexities[r.config.architecture])})
     found = {claim.name: claim for claim in claims(CONFIG, results, ())}

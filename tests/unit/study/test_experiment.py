@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.study_records import finetuned, pretrained
-from threeml_core import reporting
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.log import no_line
+from threeml_core.reporting.table_2 import table_2
 from threeml_core.runs.record import write_record
 from threeml_core.statistics.verdicts import Claim
 from threeml_core.study import experiments
@@ -58,7 +58,7 @@ def test_its_records_are_found_and_shown(tmp_path: Path) -> None:
                 write_record(record, tmp_path)
     results = find(config, [DROPOUT])
     assert all(result.is_finished and list(result.ablation) == [0, 1] for result in results)
-    table = reporting.ablation_results(results, DROPOUT, config)
+    table = table_2(DROPOUT, results, config)
     assert [row[:2] for row in table.rows] == [
         *(["3ML_self-40%", "0.0"], ["3ML_self-40%", "0.1"]),
         *(["3ML_cross-40%", "0.0"], ["3ML_cross-40%", "0.1"]),

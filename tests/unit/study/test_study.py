@@ -11,7 +11,7 @@ from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, identity_parameters, make_config
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue.protocol import planned_runs, planned_tasks
-from threeml_core.paper import printed_values
+from threeml_core.paper import reported_values
 from threeml_core.reporting.cost import study_plan
 from threeml_core.runs.record import RunRecord
 from threeml_core.study.experiments.table_3 import STUDY_MODELS
@@ -34,7 +34,7 @@ def test_every_run_stands_there_once() -> None:
 def test_every_setting_that_the_paper_prints_has_its_run() -> None:
     """Tables 1, 2 and the efficient half of Table 3, by the settings of the transcribed figures."""
     for artefact in ("Table 1", "Table 2a", "Table 2b", "Table 2c", "Table 3"):
-        for value in printed_values():
+        for value in reported_values():
             if value.artefact == artefact and value.recipe == "efficient-large":
                 architecture, rate, *varied = value.setting.split()
                 configs = [
@@ -54,11 +54,11 @@ def test_table_3_of_the_longer_recipe() -> None:
     runs = study_runs(base, ["Table 3"])
     assert [(run.config.architecture, run.config.mask_rate) for run in runs[:5]] == list(STUDY_MODELS)
     assert {run.config.max_steps for run in runs[:5]} == {125_000}
-    printed = {"self 0.4": 153, "self 0.5": 160, "cross 0.4": 157}
+    reported = {"self 0.4": 153, "self 0.5": 160, "cross 0.4": 157}
     for run in runs[5:]:
-        thousands = printed.pop(f"{run.config.architecture} {run.config.mask_rate:g}")
+        thousands = reported.pop(f"{run.config.architecture} {run.config.mask_rate:g}")
         assert run.config.max_steps / 1000 == pytest.approx(thousands, abs=0.6)
-    assert printed == {}
+    assert reported == {}
     for run in study_runs(base):
         expected = "pre" if run.config.architecture == "cross" else "post"
         assert run.config.layer_norm == expected, "Appendix A"

@@ -10,7 +10,7 @@ import math
 
 from threeml_core import flops
 from threeml_core.architectures import ARCHITECTURES
-from threeml_core.benchmark.speeds import conversion_by_session, latest_sessions, sessions_said
+from threeml_core.benchmark.speeds import latest_sessions, realised_by_session, sessions_said
 from threeml_core.config import make_config
 from threeml_core.statistics.verdicts import Claim, Finding
 from threeml_core.study.evidence import Evidence
@@ -49,7 +49,7 @@ def _clock(study: Evidence) -> Finding:
         return Finding(what, "", FOLLOWS, math.inf, ())
     alone = "one pre-training seed: no verdict" if study.config.pretrain_seeds == 1 else ""
     doubt = "; ".join(filter(None, (alone, sessions_said(sessions))))
-    return Finding(what, "", FOLLOWS, math.inf, conversion_by_session(sessions, "self-50"), doubt, "session")
+    return Finding(what, "", FOLLOWS, math.inf, realised_by_session(sessions, "self-50"), doubt, "session")
 
 
 FIGURE_5 = Experiment(

@@ -40,7 +40,7 @@ TABLE_2A = Experiment(
     models=("self", "cross"),
     vary={"decoder_num_hidden_layers": "study_depths"},
     tasks="ablation",
-    heading="Decoder blocks",
+    heading="Decoder layers",
     claims=(shallow_beats_deep,),
 )
 
