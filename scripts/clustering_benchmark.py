@@ -110,7 +110,7 @@ def speed(options: argparse.Namespace) -> None:
 def cluster_array(states: np.ndarray, options: argparse.Namespace, seed: int) -> np.ndarray:
     """With the parameters' defaults."""
     config = make_config({})
-    return cluster(states, options.clusters, seed, config.kmeans_passes, config.kmeans_batch_size)
+    return cluster(states, options.clusters, seed, config.num_kmeans_passes, config.kmeans_batch_size)
 
 
 def growth(options: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ def rounds_of(config: StudyConfig, checkpoint: str, rounds: int) -> np.ndarray:
     arms = [make_setting(config.replace(pad_to_max_length=fixed), encoder, data) for fixed in (False, True)]
     (task,) = planned_tasks(config)
     measured = []
-    for run in runs_of(task, config.replace(seeds=rounds + 1, trials=1)):
+    for run in runs_of(task, config.replace(num_seeds=rounds + 1, num_trials=1)):
         records = [finetune(arm, run, (), False) for arm in arms]
         measured.append([[r.timing["sequences_per_second"], r.metrics["score"]] for r in records])
         print(f"seed {run.seed}: " + ", ".join(f"{speed:.0f}/s score {score:.3f}" for speed, score in measured[-1]))

@@ -91,7 +91,9 @@ def parity(config: StudyConfig, data: PreparedData, device: torch.device) -> dic
         one = small.replace(architecture=architecture)
         torch.manual_seed(0)
         model = build_model(one, data.vocab_size, **data.token_ids).eval()
-        batch = fixed_corruption(validation_blocks(one.replace(max_eval_blocks=4), data), masking_of(one, data, True))
+        batch = fixed_corruption(
+            validation_blocks(one.replace(max_eval_sequences=4), data), masking_of(one, data, True)
+        )
         with torch.no_grad():
             here = model(corrupted=batch)
             model.to(device=device)
@@ -209,9 +211,9 @@ def main() -> None:
         ("base-512", "self", "reduce-overhead"),  # do CUDA graphs pay?
     ):
         config = configuration(name, options.rehearse).replace(
-            benchmark_arms=arms,
+            benchmark_variants=arms,
             benchmark_rates="0.5",
-            benchmark_rounds=10,
+            num_benchmark_rounds=10,
             benchmark_parts="speed",
             torch_compile_mode=mode,
         )

@@ -39,7 +39,7 @@ HUNDREDTH = {
     "batch_size": 16,
     "micro_batch_size": 16,
     "max_train_examples": 64,
-    "max_eval_blocks": 32,
+    "max_eval_sequences": 32,
     "device": "cpu",
     "study_widths": "32",
 }

@@ -40,7 +40,7 @@ from threeml_core.parameters.masking import (
     smallest_mask_rate,
 )
 from threeml_core.parameters.model import ModelParameters
-from threeml_core.parameters.parameter import LARGEST, check
+from threeml_core.parameters.parameter import LARGEST, RENAMED, check
 from threeml_core.parameters.report import PlanParameters, ReportParameters
 from threeml_core.parameters.runs import RunsParameters
 from threeml_core.parameters.study import StudyParameters
@@ -149,7 +149,7 @@ def executed_parameters(config: StudyConfig) -> dict[str, Any]:
 
 
 def executed_rate(config: StudyConfig) -> float:
-    """Share of the tokens of a block that is corrupted, in the mean."""
+    """Share of the tokens of a sequence that is corrupted, in the mean."""
     if config.mask_counts == "probabilistic":
         return config.mask_rate
     n = config.sequence_length
@@ -167,8 +167,9 @@ def _check_together(c: StudyConfig) -> None:
         f"checkpoint={c.checkpoint!r} is random already: leave random_baseline out, or give the trained checkpoint",
     )
     _require(
-        "speed" in c.listed("benchmark_parts") or c.benchmark_sessions == 1,
-        f"benchmark_parts={c.benchmark_parts!r}: expected speed in it, as benchmark_sessions={c.benchmark_sessions}",
+        "speed" in c.listed("benchmark_parts") or c.num_benchmark_sessions == 1,
+        f"benchmark_parts={c.benchmark_parts!r}: expected speed in it, "
+        f"as num_benchmark_sessions={c.num_benchmark_sessions}",
     )
     assert c.max_position_embeddings is not None and c.micro_batch_size is not None
     _require(
@@ -193,10 +194,10 @@ def _check_together(c: StudyConfig) -> None:
         )
         _require(
             counts.masked >= 1,
-            f"{side}mask_rate={rate} masks no token in a block of {n}: raise it to at least "
-            f"{smallest_mask_rate(n, split):.3f} or take longer blocks",
+            f"{side}mask_rate={rate} masks no token in a sequence of {n}: raise it to at least "
+            f"{smallest_mask_rate(n, split):.3f} or take longer sequences",
         )
-        # two special tokens a block are never corrupted
+        # two special tokens per sequence are never corrupted
         most = counts.masked + counts.visible_slots
         _require(
             most <= n - 2 or c.mask_special_tokens and counts.masked < n and most <= n,
@@ -290,6 +291,8 @@ def _coerce(name: str, value: Any, where: str) -> Any:
 def _known(name: str, where: str) -> None:
     if name in PARAMETERS:
         return
+    if name in RENAMED:
+        raise ParameterError(f"unknown parameter {name!r}{where}: it is called {RENAMED[name]} now")
     close = difflib.get_close_matches(name, PARAMETERS, 1) if isinstance(name, str) else []
     hint = f"did you mean {close[0]!r}?" if close else f"known parameters: {', '.join(PARAMETERS)}"
     raise ParameterError(f"unknown parameter {_shown(name)}{where}: {hint}")
@@ -510,5 +513,5 @@ def variant(config: StudyConfig, **changes: Any) -> StudyConfig:
 
 
 def study_steps(config: StudyConfig) -> int:
-    """Updates of the models of Tables 1 and 3 and Figure 4."""
+    """Steps of the models of Tables 1 and 3 and Figure 4."""
     return config.study_steps or config.max_steps

@@ -170,12 +170,12 @@ def test_measured_once_unless_it_gave_no_speed(record: RunRecord, corpus_file: P
 
 def test_each_session_is_a_process_and_finished_ones_stay(corpus_file: Path, tmp_path: Path) -> None:
     """The second run of two sessions finds the first one there and measures the other alone, in a new process."""
-    given = {**settings(corpus_file, tmp_path), "benchmark_arms": "self", "benchmark_parts": "speed"}
+    given = {**settings(corpus_file, tmp_path), "benchmark_variants": "self", "benchmark_parts": "speed"}
     (first,) = run_benchmark(make_config(given), no_line, patience=ANYHOW)
     path = first.folder(tmp_path) / "record.json"
     path.write_text(json.dumps(dataclasses.asdict(with_turns(first, mark=1))))
     lines: list[str] = []
-    config = make_config({**given, "benchmark_sessions": 2, "benchmark_parts": "speed"})
+    config = make_config({**given, "num_benchmark_sessions": 2, "benchmark_parts": "speed"})
     both = run_benchmark(config, lines.append, patience=ANYHOW)
     assert [r.identity["session"] for r in both] == [1, 2] and "mark" in both[0].metrics
     assert both[0].metrics["process"] == os.getpid() != both[1].metrics["process"]
@@ -191,7 +191,7 @@ def test_a_busy_machine_is_refused(
     corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the command: one line, and nothing is recorded; a page is made, and says that the machine was busy."""
-    given = {**settings(corpus_file, tmp_path), "benchmark_parts": "speed", "benchmark_arms": "self"}
+    given = {**settings(corpus_file, tmp_path), "benchmark_parts": "speed", "benchmark_variants": "self"}
     monkeypatch.setattr("threeml_core.benchmark.run.Patience", lambda: Patience(wait=0, pause=0))
     parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
     monkeypatch.setattr(sys, "argv", ["threeml", "benchmark", *parameters])

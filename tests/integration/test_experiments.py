@@ -58,7 +58,7 @@ def test_only_what_is_missing(study: dict, tmp_path: Path) -> None:
 
 def test_seeds_and_steps(study: dict, tmp_path: Path) -> None:
     """Two pre-training seeds, two workers; Table 3's models have their own number of updates and fine-tuning seeds."""
-    config = make_config({**study, "pretrain_seeds": 2, "workers": 2})
+    config = make_config({**study, "num_pretrain_seeds": 2, "num_workers": 2})
     results = run_study(config, ["Table 3"])
     assert len(results) == 5 and all(o.is_finished and list(o.pretraining) == [0, 1] for o in results)
     for result in results:
@@ -67,7 +67,7 @@ def test_seeds_and_steps(study: dict, tmp_path: Path) -> None:
             assert {name: len(records) for name, records in found.records.items()} == {"mnli": 2, "rte": 2}
         losses = result.metric("eval_loss")
         assert losses[0] != losses[1]
-    here = pretrain(config.replace(workers=1, architecture="self", runs_dir=str(tmp_path / "here")))
+    here = pretrain(config.replace(num_workers=1, architecture="self", runs_dir=str(tmp_path / "here")))
     there = next(o for o in results if o.run.model == "3ML_self-40%").pretraining[0]
     assert here.run_id == there.run_id and here.metrics["eval_loss"] == pytest.approx(
         there.metrics["eval_loss"], rel=1e-4

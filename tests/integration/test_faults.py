@@ -50,8 +50,8 @@ def more_parameters(command: str, folder: Path) -> dict[str, object]:
     tasks = {"glue": folder / "glue_data", "tasks": "cola", "max_length": 32}
     more: dict[str, dict[str, object]] = {
         "finetune": {"checkpoint": run / "encoder", **tasks},
-        "study": {"workers": 1, **tasks},
-        "information": {"runs": run.name, "clusters": 20},
+        "study": {"num_workers": 1, **tasks},
+        "information": {"runs": run.name, "num_clusters": 20},
     }
     return more.get(command, {})
 

@@ -45,7 +45,7 @@ RECORDS = 10_000
 SECONDS = 30
 """For what takes 5 to 10 on two cores: a limit that holds on a slow machine, and that a quadratic loop breaks."""
 
-LARGE = make_config({"preset": "efficient-large", "pretrain_seeds": 2})
+LARGE = make_config({"preset": "efficient-large", "num_pretrain_seeds": 2})
 SMALL = make_config({})
 SCORES = dict.fromkeys(GLUE_TASKS, 0.8)
 
@@ -152,7 +152,7 @@ def test_one_run_beside_ten_thousand(seeds: list[RunRecord], monkeypatch: pytest
 
 def test_a_study_of_hundreds_of_seeds(seeds: list[RunRecord]) -> None:
     """Runs are looked up by seed: 300 of them among 10,000 records take no 3,000,000 comparisons."""
-    config = SMALL.replace(pretrain_seeds=300)
+    config = SMALL.replace(num_pretrain_seeds=300)
     started = time.perf_counter()
     outcomes = find(config, ["Table 3"], seeds)
     assert sorted(len(outcome.pretraining) for outcome in outcomes) == [0, 0, 0, 0, 300]

@@ -179,7 +179,7 @@ def test_what_is_executed_is_said_and_is_one_run(own_runs: dict) -> None:
 
 
 def test_a_validation_text_too_short_for_a_kind_says_so(own_runs: dict) -> None:
-    settings = {"eval_mask_rate": 0.15, "eval_mask_split": "80-19-1", "max_eval_blocks": 1, "max_steps": 5}
+    settings = {"eval_mask_rate": 0.15, "eval_mask_split": "80-19-1", "max_eval_sequences": 1, "max_steps": 5}
     lines: list[str] = []
     record = pretrain(make_config({**own_runs, **settings}), lines.append)
     missing = [kind for kind in ("replaced", "unchanged") if not record.metrics[f"eval_tokens_{kind}"]]

@@ -16,6 +16,7 @@ from threeml_core.foundation.log import no_line
 from threeml_core.glue.finetune import finetune_study
 from threeml_core.glue.protocol import compare_results
 from threeml_core.information.measure import mutual_information
+from threeml_core.parameters.parameter import RENAMED
 from threeml_core.reporting.commands import finetune_command, pretrain_command
 from threeml_core.reporting.finetuning import comparison_of_models, protocol_table
 from threeml_core.reporting.notes import corruption_note
@@ -39,7 +40,7 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:
     """Text, tasks, weights and answers are deleted; data, runs, scores, intervals and estimates are still found."""
     corpus = shutil.copy(study["corpus"], tmp_path / "text.txt")
     config = make_config(
-        {**study, "corpus": str(corpus), "random_baseline": True, "tasks": "mnli", "seeds": 1, "clusters": 20}
+        {**study, "corpus": str(corpus), "random_baseline": True, "tasks": "mnli", "num_seeds": 1, "num_clusters": 20}
     )
     text = prepare(config, no_line)
     models = finetune_study(config, no_line)
@@ -107,7 +108,7 @@ def test_an_archive_is_read_once_and_checked(study: dict, tmp_path: Path) -> Non
     assert (folder / "notebooks").exists(), "nothing has changed"
     lines = (tmp_path / RESULTS).read_text()
     (tmp_path / RESULTS).write_text(lines.replace(f'"schema": {SCHEMA}', '"schema": 2'))
-    with pytest.raises(DamagedFileError, match=f"holds records of schema 2, this version reads 3 and {SCHEMA}"):
+    with pytest.raises(DamagedFileError, match=f"holds records of schema 2, this version reads 3, 4 and {SCHEMA}"):
         restore_runs(tmp_path, folder)
     assert (folder / "notebooks").exists(), "what was restored stays"
     (tmp_path / RESULTS).write_text(lines)
@@ -138,7 +139,14 @@ def test_bootstraps_go_with_their_runs() -> None:
 
 
 SMALL = make_config(
-    {"preset": "tiny", "equal_budget": True, "study_sizes": "2x32", "pretrain_seeds": 2, "glue": "folder", "seeds": 2}
+    {
+        "preset": "tiny",
+        "equal_budget": True,
+        "study_sizes": "2x32",
+        "num_pretrain_seeds": 2,
+        "glue": "folder",
+        "num_seeds": 2,
+    }
 )
 
 
@@ -154,13 +162,13 @@ def test_commands_do_the_run_again() -> None:
             tuned = parse_arguments("", words[3:])
             assert words[1] == "notebooks/03_finetune.ipynb" and tuned.pretrain_seed == 1 and tuned.seed == 0
             assert identity_parameters(tuned) == identity_parameters(run.config)
-            assert (tuned.tasks, tuned.seeds) == (("ablation", 1) if ablation else ("all", 2))
+            assert (tuned.tasks, tuned.num_seeds) == (("ablation", 1) if ablation else ("all", 2))
             assert tuned.glue == "folder"
 
 
 def test_plan_only_needs_no_weights(study: dict, tmp_path: Path) -> None:
     """A given checkpoint is known by its name, and tasks of which runs are missing are left out and named."""
-    config = make_config({**study, "seeds": 1})
+    config = make_config({**study, "num_seeds": 1})
     (model,) = finetune_study(config, no_line)
     given = config.replace(checkpoint=model.checkpoint, plan_only=True)
     (found,) = finetune_study(given)
@@ -186,6 +194,15 @@ def test_records_of_the_schema_before_keep_the_corruption_that_they_executed(stu
     [older] = read_archive(tmp_path)
     assert older.identity["corruption"] == {"masked": "4", "replaced": "1", "unchanged": "0"}
     assert older.run_id == trained.run_id and older.schema == SCHEMA
+    old_names = {new: old for old, new in RENAMED.items()}
+    for part in ("parameters", "sources", "identity"):
+        values[part] = {old_names.get(name, name): value for name, value in values[part].items()}
+    assert "seeds" in values["parameters"] and "max_eval_blocks" in values["identity"]
+    (tmp_path / RESULTS).write_text(json.dumps({**values, "schema": 3}) + "\n")
+    assert read_archive(tmp_path) == [older], "names of then are those of today"
+    values["identity"] |= {"corruption": trained.identity["corruption"]}
+    (tmp_path / RESULTS).write_text(json.dumps({**values, "schema": 4}) + "\n")
+    assert read_archive(tmp_path)[0].identity["corruption"] == trained.identity["corruption"]
     assert of_pretraining([older], config) and not of_pretraining([older], config.replace(mask_rate=0.16))
     assert of_pretraining([trained], config.replace(mask_rate=0.16))
     assert "0.15 as 0.1562, 80-10-10 as 80-20-0 (4 [MASK]s, 1 replaced, 0 unchanged)" in corruption_note([older])

@@ -30,7 +30,7 @@ from threeml_core.config import (
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.parameters.masking import corruption_counts, parse_mask_split
-from threeml_core.parameters.parameter import check
+from threeml_core.parameters.parameter import RENAMED, check
 from threeml_core.parameters.runs import RunsParameters
 from threeml_core.reporting.parameters import PAGE, parameters_page
 
@@ -47,6 +47,7 @@ def test_a_parameter_says_all_of_itself() -> None:
             assert bool(about["none"]) == optional and (optional or isinstance(field.default, kind)), name
             assert about["allowed"] or kind in (bool, str) or name == "max_position_embeddings", name
             check(name, field.default, field)
+    assert set(RENAMED.values()) <= set(PARAMETERS) and not set(RENAMED) & set(PARAMETERS)
     assert len(PARAMETERS) == len({name for section in SECTIONS for name in names_of(section)})
 
 
@@ -116,16 +117,17 @@ def test_presets_are_the_papers() -> None:
 
 REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"mask_ratee": 0.5}, r"unknown parameter 'mask_ratee': did you mean 'mask_rate'\?"),
+    ({"seeds": 5}, r"unknown parameter 'seeds': it is called num_seeds now$"),
     ({"preset": "tinny"}, r"unknown preset 'tinny': did you mean 'tiny'\?"),
     ({"mask_rate": 0}, r"mask_rate=0.0: expected a fraction"),
     ({"mask_rate": 40}, r"mask_rate=40.0: expected a fraction"),
-    ({"mask_rate": 0.001}, r"mask_rate=0.001 masks no token in a block of"),
+    ({"mask_rate": 0.001}, r"mask_rate=0.001 masks no token in a sequence of"),
     ({"mask_rate": 0.999}, r"mask_rate=0.999 corrupts .* lower it to at most"),
     ({"mask_rate": "0,5"}, r"mask_rate='0,5': expected a number such as 0.4; write 0.5$"),
     ({"mask_rate": "40%"}, r"mask_rate='40%': expected a number such as 0.4; write 0.4$"),
     ({"mask_rate": True}, r"mask_rate=True: expected a number such as 0.4$"),
     ({"seed": "x"}, r"seed='x': expected a whole number such as 16$"),
-    ({"trials": "40%"}, r"trials='40%': expected a whole number such as 16, or None$"),
+    ({"num_trials": "40%"}, r"num_trials='40%': expected a whole number such as 16, or None$"),
     ({"study_depths": [[1]]}, r"study_depths=\[\[1\]\]: expected values joined with commas such as '1,2,4,8'$"),
     ({"mask_rate": "much"}, r"mask_rate='much': expected a number such as 0.4"),
     ({"mask_split": "80-10-20"}, r"mask_split='80-10-20': expected .* sum to 100"),

@@ -58,7 +58,7 @@ def arms_of(config: StudyConfig) -> list[Arm]:
 
     Hugging Face's two have the first of `benchmark_rates`; their cost does not depend on it.
     """
-    wanted = config.listed("benchmark_arms")
+    wanted = config.listed("benchmark_variants")
     rates = config.listed("benchmark_rates")
 
     def ours(architecture: str, rate: float) -> Arm:

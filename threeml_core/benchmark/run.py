@@ -42,7 +42,7 @@ def code_fingerprint() -> str:
 def run_benchmark(
     config: StudyConfig, log: Log = print_line, refuse: bool = False, patience: Patience | None = None
 ) -> list[RunRecord]:
-    """Measure what `benchmark_parts` asks for in `benchmark_sessions` sessions; what is finished is read.
+    """Measure what `benchmark_parts` asks for in `num_benchmark_sessions` sessions; what is finished is read.
 
     A session is a process: the first is this one, which measures all parts; each other one is new, starts a while
     after the one before, and measures speed alone. What is finished is a record of the same code on the same kind of
@@ -64,12 +64,12 @@ def run_benchmark(
     if config.plan_only:
         return benchmark_records(config)
     patience = patience or Patience()
-    if config.benchmark_sessions > 1:
+    if config.num_benchmark_sessions > 1:
         scipy_stats()  # before anything is measured
     data = with_vocabulary(prepare_data(config, log, any_vocabulary=True), config)
     records: list[RunRecord] = []
     has_measured = False
-    for number in range(1, config.benchmark_sessions + 1):
+    for number in range(1, config.num_benchmark_sessions + 1):
         session = _Session(config if number == 1 else config.replace(benchmark_parts="speed"), number, data)
         record = session.finished(log)
         if record is None:
@@ -78,7 +78,7 @@ def run_benchmark(
             if number == 1:
                 record = session.measure(refuse, patience, log)
             else:
-                log(f"session {number} of {config.benchmark_sessions}, in a process of its own")
+                log(f"session {number} of {config.num_benchmark_sessions}, in a process of its own")
                 in_new_process(session.config, number, refuse, patience, log)
                 record = read_record(session.folder)
             has_measured = True
@@ -121,14 +121,14 @@ class _Session:
         if not (self.folder / "record.json").exists():
             return None
         record = read_record(self.folder)
-        look = why_no_verdict if self.config.benchmark_sessions > 1 else why_no_speed
+        look = why_no_verdict if self.config.num_benchmark_sessions > 1 else why_no_speed
         why = look(record) if "turns" in record.metrics else ""
         log(f"benchmark {self.name} {f'is measured again: {why}' if why else 'is finished; its record is read'}")
         return None if why else record
 
     def measure(self, refuse: bool, patience: Patience, log: Log) -> RunRecord:
         """See `run_benchmark`."""
-        several = self.config.benchmark_sessions > 1
+        several = self.config.num_benchmark_sessions > 1
         if not (refuse or several):  # a report's page does not wait for what its own runs have left in the average
             patience = dataclasses.replace(patience, wait=min(patience.wait, PAGE_WAIT))
         load = wait_until_idle(patience, refuse or several, log)
@@ -170,7 +170,7 @@ def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
     if "speed" in parts or "breakdown" in parts:
         runners = {arm.name: make_runner(arm, data, device) for arm in arms}
         if "speed" in parts:
-            turns, first, busy = take_turns(runners, config.benchmark_rounds, device, log)
+            turns, first, busy = take_turns(runners, config.num_benchmark_rounds, device, log)
             metrics["busy_during"] = busy
             metrics["first_step_seconds"] = first
             metrics["turns"] = {

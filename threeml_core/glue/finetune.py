@@ -174,7 +174,7 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
     """
     jobs = [baseline_job(examples, config) for examples in data.values()]
     jobs += plan_jobs(make_setting(config, encoder, data))
-    records = run_jobs(jobs, config, log, config.workers).values()
+    records = run_jobs(jobs, config, log, config.num_workers).values()
     tuned, words = ([record for record in records if record.stage == stage] for stage in (STAGE, "baseline"))
     return glue_study(config, encoder.checkpoint, encoder.pretraining, tuned, words)
 

@@ -29,7 +29,7 @@ def pretrain_config(config: StudyConfig) -> StudyConfig:
 
 def untrained_config(config: StudyConfig) -> StudyConfig:
     """Of an encoder without its training: it has as many fine-tuning seeds as others have pre-training seeds."""
-    return config.replace(seeds=max(config.seeds, config.pretrain_seeds))
+    return config.replace(num_seeds=max(config.num_seeds, config.num_pretrain_seeds))
 
 
 def glue(config: StudyConfig) -> list[GlueStudy]:

@@ -65,11 +65,11 @@ def runs_of(task: Task, config: StudyConfig) -> list[FinetuneRun]:
     axes = [config.listed(f"{size}{axis}") for axis in _AXES]
     grid = list(itertools.product(*axes))
     runs = []
-    for seed in range(config.seed, config.seed + config.seeds):
+    for seed in range(config.seed, config.seed + config.num_seeds):
         points = grid
-        if config.trials is not None and config.trials < len(grid):
+        if config.num_trials is not None and config.num_trials < len(grid):
             order = np.random.default_rng((seed, zlib.crc32(task.name.encode()))).permutation(len(grid))
-            points = [grid[i] for i in sorted(order[: config.trials])]
+            points = [grid[i] for i in sorted(order[: config.num_trials])]
         runs += [FinetuneRun(task.name, seed, *point) for point in points]
     return runs
 

@@ -17,7 +17,7 @@ from threeml_core.runs.record import RunRecord, load_records, recorded, run_fold
 STAGE = "bias"
 
 _STUDY: dict[str, Any] = {
-    "clusters": 200,
+    "num_clusters": 200,
     "tokens": 50,
     "couplings": (0.0, 0.5, 1.0),
     "states_per_cluster": (5, 20, 100, 500),
@@ -26,14 +26,14 @@ _STUDY: dict[str, Any] = {
 
 
 def bias_points(
-    clusters: int, tokens: int, couplings: Sequence[float], states_per_cluster: Sequence[int], seed: int
+    num_clusters: int, tokens: int, couplings: Sequence[float], states_per_cluster: Sequence[int], seed: int
 ) -> list[BiasPoint]:
     """Estimates and truth on mixtures of known mutual information, as the states grow.
 
     A quarter as many components as clusters, so that k-means finds each of them.
 
     Args:
-        clusters: K of k-means.
+        num_clusters: K of k-means.
         tokens: different ones.
         couplings: of the mixtures, see `Mixture`.
         states_per_cluster: states over K.
@@ -41,10 +41,10 @@ def bias_points(
     """
     points = []
     for coupling in couplings:
-        mixture = Mixture(tokens * max(1, clusters // (4 * tokens)), tokens, coupling)
+        mixture = Mixture(tokens * max(1, num_clusters // (4 * tokens)), tokens, coupling)
         for each in states_per_cluster:
-            states, labels = mixture.sample(each * clusters, seed)
-            found = layer_mutual_information(states, labels, clusters, seeds=(seed,))
+            states, labels = mixture.sample(each * num_clusters, seed)
+            found = layer_mutual_information(states, labels, num_clusters, seeds=(seed,))
             points.append(BiasPoint(coupling, mixture.mutual_information, found))
     return points
 

@@ -99,5 +99,5 @@ def _layer(record: RunRecord, number: int) -> LayerInformation | None:
 
 def _measured_how(record: RunRecord) -> tuple[object, ...]:
     """Equal for runs of a seed that were asked about the same [MASK]s, and clustered in the same way."""
-    names = ("seed", "clusters", "kmeans_seeds", "kmeans_passes", "kmeans_batch_size", "states_final_norm")
+    names = ("seed", "num_clusters", "num_kmeans_seeds", "num_kmeans_passes", "kmeans_batch_size", "states_final_norm")
     return (*(record.parameters.get(name) for name in names), record.data["sample"])

@@ -12,7 +12,7 @@ from threeml_core.runs.record import RunRecord
 
 def information_configs(config: StudyConfig) -> list[StudyConfig]:
     """Of the pre-trainings behind Table 1 and Figure 4: vanilla, 3ML_self and 3ML_cross with each pre-training seed."""
-    seeds = range(config.seed, config.seed + config.pretrain_seeds)
+    seeds = range(config.seed, config.seed + config.num_pretrain_seeds)
     steps = study_steps(config)
     return [variant(config, architecture=a, seed=s, max_steps=steps) for s in seeds for a in ARCHITECTURES]
 

@@ -148,10 +148,10 @@ def checked_sample(config: StudyConfig, data: PreparedData) -> Sample:
     last = config.num_hidden_layers if config.architecture == "vanilla" else config.decoder_num_hidden_layers
     refuse_absent(config.listed("state_layers"), last, ARCHITECTURES[config.architecture].label)
     sample = draw_sample(config, data)
-    if len(sample.tokens) < config.clusters:
+    if len(sample.tokens) < config.num_clusters:
         raise ParameterError(
-            f"clusters={config.clusters:,}, but there are only {len(sample.tokens):,} states (states_per_layer="
-            f"{config.states_per_layer:,}, states_text={config.states_text}): lower clusters (a tenth of the "
+            f"num_clusters={config.num_clusters:,}, but there are only {len(sample.tokens):,} states (states_per_layer="
+            f"{config.states_per_layer:,}, states_text={config.states_text}): lower num_clusters (a tenth of the "
             "states or less makes sense), or look at more states"
         )
     return sample
@@ -207,7 +207,14 @@ class _Setting:
 
     def identity(self) -> dict[str, Any]:
         """All that determines the result."""
-        names = ("clusters", "kmeans_seeds", "kmeans_passes", "kmeans_batch_size", "top_tokens", "states_text")
+        names = (
+            "num_clusters",
+            "num_kmeans_seeds",
+            "num_kmeans_passes",
+            "kmeans_batch_size",
+            "top_tokens",
+            "states_text",
+        )
         return {**self.states_identity(), **{name: getattr(self.config, name) for name in names}}
 
 
@@ -303,9 +310,9 @@ def _measure_layers(setting: _Setting, progress: _Progress, log: Log) -> Sequenc
         found = layer_mutual_information(
             rows,
             sample.tokens,
-            config.clusters,
-            range(config.kmeans_seeds),
-            config.kmeans_passes,
+            config.num_clusters,
+            range(config.num_kmeans_seeds),
+            config.num_kmeans_passes,
             config.kmeans_batch_size,
             setting.device,
             layer,

@@ -1,4 +1,4 @@
-"""Parameters of text, tokenizer and token blocks."""
+"""Parameters of text, tokenizer and token sequences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threeml_core.parameters.parameter import COUNT, SHARE, at_least, one_of, pa
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataParameters:
-    """Data: what decides the token blocks. They stand in a run's identity through the fingerprint of its data."""
+    """Data: what decides the token sequences. They stand in a run's identity through the fingerprint of its data."""
 
     STAGES = "data pretrain"
 
@@ -28,5 +28,5 @@ class DataParameters:
     )
     tokenizer_megabytes: int = parameter(200, "at most this much text, from the start, trains the tokenizer; MB", COUNT)
     sequence_length: int = parameter(
-        128, "n: tokens in a block, special tokens included", at_least(4, " tokens"), also="benchmark plan"
+        128, "n: tokens in a sequence, special tokens included", at_least(4, " tokens"), also="benchmark plan"
     )

@@ -35,10 +35,10 @@ class MaskingParameters:
 
     STAGES = "pretrain plan"
 
-    mask_rate: float = parameter(0.4, "r: share of the tokens of a block that is corrupted", MASK_RATE)
+    mask_rate: float = parameter(0.4, "r: share of the tokens of a sequence that is corrupted", MASK_RATE)
     mask_split: str = parameter("80-10-10", "percent of corrupted tokens masked-replaced-unchanged", MASK_SPLIT)
     mask_counts: str = parameter(
-        "exact", "the same counts in every block, or fairseq's draw", one_of(("exact", "probabilistic"))
+        "exact", "the same counts in every sequence, or fairseq's draw", one_of(("exact", "probabilistic"))
     )
     mask_special_tokens: bool = parameter(False, "may special tokens be corrupted, as in fairseq")
 
@@ -59,10 +59,10 @@ def _exact_shares(mask_split: str) -> tuple[Fraction, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class CorruptionCounts:
-    """What happens to the tokens of a block: whole [MASK]s, and the mean number of replaced and unchanged tokens.
+    """What happens to the tokens of a sequence: whole [MASK]s, and the mean number of replaced and unchanged tokens.
 
-    Every block holds the same number of [MASK]s, so that the encoder sees the same number of tokens of each. Replaced
-    and unchanged tokens are spread over blocks: in the mean they have exactly the share that the split asks for.
+    Every sequence holds as many [MASK]s, so that the encoder sees the same number of tokens of each. Replaced
+    and unchanged tokens are spread over sequences: in the mean they have exactly the share that the split asks for.
     """
 
     masked: int
@@ -71,17 +71,17 @@ class CorruptionCounts:
 
     @property
     def visible(self) -> Fraction:
-        """Replaced and unchanged tokens of a block, in the mean."""
+        """Replaced and unchanged tokens of a sequence, in the mean."""
         return self.replaced + self.unchanged
 
     @property
     def visible_slots(self) -> int:
-        """The most that a block has; where a block has one less, its last slot is computed and not used."""
+        """The most that a sequence has; where a sequence has one less, its last slot is computed and not used."""
         return math.ceil(self.visible)
 
     @property
     def total(self) -> Fraction:
-        """Corrupted tokens of a block, in the mean."""
+        """Corrupted tokens of a sequence, in the mean."""
         return self.masked + self.visible
 
     @property
@@ -96,7 +96,7 @@ class CorruptionCounts:
 
 
 def corruption_counts(n: int, mask_rate: float, mask_split: str) -> CorruptionCounts:
-    """Tokens masked, replaced and unchanged in blocks of `n` tokens.
+    """Tokens masked, replaced and unchanged in sequences of `n` tokens.
 
     The [MASK]s are `mask_rate * n` times their share, rounded half up; the other kinds follow from them, so that the
     split is exact and the rate is off by at most half a [MASK]. Settings that give the same counts are the same.
@@ -109,13 +109,13 @@ def corruption_counts(n: int, mask_rate: float, mask_split: str) -> CorruptionCo
 
 
 def smallest_mask_rate(n: int, mask_split: str) -> float:
-    """The smallest rate, to three digits, at which a block of `n` tokens has a [MASK]."""
+    """The smallest rate, to three digits, at which a sequence of `n` tokens has a [MASK]."""
     rate = Fraction(1, 2) / n / _exact_shares(mask_split)[0]
     return math.ceil(rate * 1000) / 1000
 
 
 def largest_mask_rate(n: int, mask_split: str, candidates: int) -> float:
-    """The largest rate, to three digits, that corrupts at most `candidates` of a block's `n` tokens; 0: none does."""
+    """The largest rate, to three digits, that corrupts at most `candidates` of `n` tokens; 0: none does."""
     share = _exact_shares(mask_split)[0]
     masked = math.floor(candidates * share)
     while masked and masked + math.ceil(masked * (1 - share) / share) > candidates:

@@ -11,6 +11,23 @@ from typing import Any
 
 from threeml_core.foundation.errors import ParameterError
 
+RENAMED = {
+    "seeds": "num_seeds",
+    "trials": "num_trials",
+    "clusters": "num_clusters",
+    "workers": "num_workers",
+    "kmeans_seeds": "num_kmeans_seeds",
+    "kmeans_passes": "num_kmeans_passes",
+    "pretrain_seeds": "num_pretrain_seeds",
+    "ablation_pretrain_seeds": "num_ablation_pretrain_seeds",
+    "ablation_seeds": "num_ablation_seeds",
+    "max_eval_blocks": "max_eval_sequences",
+    "benchmark_arms": "benchmark_variants",
+    "benchmark_rounds": "num_benchmark_rounds",
+    "benchmark_sessions": "num_benchmark_sessions",
+}
+"""Names of older records -> names of today."""
+
 LARGEST = 2**53
 """Whole numbers up to it are exact as floats."""
 

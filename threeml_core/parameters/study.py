@@ -28,7 +28,7 @@ def _sizes(text: str) -> tuple[tuple[int, int], ...]:
 
 
 SIZES = Allowed("layers x width of encoders, each once, such as '2x48,4x64'", _sizes)
-"""Read as pairs (blocks, width)."""
+"""Read as pairs (layers, width)."""
 
 SPLITS = Allowed(
     f"splits joined with commas, each {MASK_SPLIT.text}", lambda text: tuple(map(MASK_SPLIT.read, text.split(",")))
@@ -43,27 +43,27 @@ class StudyParameters:
     STAGES = "study"
 
     study_mask_rates: str = parameter("0.15,0.2,0.3,0.4,0.5,0.6", "Figures 3 and 5: mask rates", MASK_RATES)
-    study_depths: str = parameter("1,2,4,8", "Table 2a: decoder blocks", COUNTS)
+    study_depths: str = parameter("1,2,4,8", "Table 2a: decoder layers", COUNTS)
     study_widths: str = parameter("256,512,768,1024", "Table 2b: decoder widths", COUNTS)
     study_splits: str = parameter("80-10-10,100-0-0,80-20-0,80-0-20", "Table 2c: mask splits", SPLITS)
     study_sizes: str | None = parameter(None, "further encoders for Table 3's models", SIZES, none="no others")
-    study_steps: int | None = parameter(None, "Tables 1 and 3, Figure 4: updates", COUNT, none="max_steps")
-    ablation_steps: int | None = parameter(None, "the other tables and figures: updates", COUNT, none="study_steps")
+    study_steps: int | None = parameter(None, "Tables 1 and 3, Figure 4: steps", COUNT, none="max_steps")
+    ablation_steps: int | None = parameter(None, "the other tables and figures: steps", COUNT, none="study_steps")
     equal_budget: bool = parameter(False, "Table 3: the 3ML models also with the FLOPs of vanilla at 15%")
     pooled_variances: bool = parameter(False, "claims are judged by the spread over seeds of all models together")
-    pretrain_seeds: int = parameter(
+    num_pretrain_seeds: int = parameter(
         1, "pre-training seeds of each run: seed, seed + 1, ...; one gives no verdict", COUNT, also="finetune"
     )
-    ablation_pretrain_seeds: int | None = parameter(
-        None, "pre-training seeds of what only ablations need", COUNT, none="pretrain_seeds"
+    num_ablation_pretrain_seeds: int | None = parameter(
+        None, "pre-training seeds of what only ablations need", COUNT, none="num_pretrain_seeds"
     )
-    ablation_seeds: int | None = parameter(None, "fine-tuning seeds of all but Table 3", COUNT, none="seeds")
+    num_ablation_seeds: int | None = parameter(None, "fine-tuning seeds of all but Table 3", COUNT, none="num_seeds")
     plan_only: bool = setting(
         False,
         "run nothing: 01 to 08 show what the records say, 04 to 06 with the plan",
         also="data pretrain finetune information benchmark",
     )
-    workers: int = setting(
+    num_workers: int = setting(
         1, "03 to 06: processes at once, the cores divided among them; 1: none but this", COUNT, also="finetune"
     )
     engine: str = setting(

@@ -14,10 +14,10 @@ class TrainingParameters:
 
     STAGES = "pretrain"
 
-    max_steps: int = parameter(23000, "u: optimizer updates", COUNT, also="plan")
-    batch_size: int = parameter(4096, "b: blocks in an update", COUNT, also="benchmark plan")
+    max_steps: int = parameter(23000, "u: optimizer steps", COUNT, also="plan")
+    batch_size: int = parameter(4096, "b: sequences in a step", COUNT, also="benchmark plan")
     micro_batch_size: int | None = parameter(
-        None, "blocks in a forward pass", COUNT, none="batch_size", also="benchmark"
+        None, "sequences in a forward pass", COUNT, none="batch_size", also="benchmark"
     )
     auto_find_micro_batch_size: bool = setting(
         False, "out of GPU memory: take a micro-batch that fits; else stop and name it"
@@ -48,10 +48,10 @@ class TrainingParameters:
         0.4, "mask_rate of the one fixed corruption all models are validated on", MASK_RATE
     )
     eval_mask_split: str = parameter("80-10-10", "mask_split of that corruption", MASK_SPLIT)
-    eval_batch_size: int = setting(32, "blocks in a validation forward pass", COUNT, also="finetune information")
-    max_eval_blocks: int = parameter(2048, "at most this many validation blocks, evenly over the text", COUNT)
-    eval_steps: int = parameter(1000, "updates between validations; one more at the end", COUNT)
-    logging_steps: int = setting(100, "updates between metric lines", COUNT)
-    save_steps: int = setting(1000, "updates between saved states, from which a run resumes", COUNT)
+    eval_batch_size: int = setting(32, "sequences in a validation forward pass", COUNT, also="finetune information")
+    max_eval_sequences: int = parameter(2048, "at most this many validation sequences, evenly over the text", COUNT)
+    eval_steps: int = parameter(1000, "steps between validations; one more at the end", COUNT)
+    logging_steps: int = setting(100, "steps between metric lines", COUNT)
+    save_steps: int = setting(1000, "steps between saved states, from which a run resumes", COUNT)
     save_total_limit: int = setting(2, "saved states that are kept, the newest ones", COUNT)
     tensorboard: bool = setting(False, "write TensorBoard scalars beside metrics.jsonl")

@@ -28,8 +28,8 @@ def finetune_command(run: StudyRun, config: StudyConfig, seed: int, ablation: bo
         ablation: on the tasks of the ablations, not on those of Table 3.
     """
     own = ablation_config(config) if ablation else config
-    asked = run.config.replace(pretrain_seed=seed, tasks=own.tasks, seeds=own.seeds)
-    names = (*DATA_PARAMETERS, *identity_parameters(run.config), *FINETUNE_MATCH, "tasks", "seeds", "pretrain_seed")
+    asked = run.config.replace(pretrain_seed=seed, tasks=own.tasks, num_seeds=own.num_seeds)
+    names = (*DATA_PARAMETERS, *identity_parameters(run.config), *FINETUNE_MATCH, "tasks", "num_seeds", "pretrain_seed")
     return _papermill("03_finetune", run.config, asked, names)
 
 

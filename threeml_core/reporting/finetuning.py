@@ -34,9 +34,9 @@ def finetune_plan(config: StudyConfig) -> Table:
             row[name.replace("_", " ").capitalize()] = getattr(config, size + name).replace(",", ", ")
         row["Starts from"] = "the encoder" if start is None else f"the best {titles[start]} model of the seed"
         rows.append({**row, "Runs": f"{runs}"})
-    trials = "the whole grid" if config.trials is None else f"{config.trials} points of the grid"
+    trials = "the whole grid" if config.num_trials is None else f"{config.num_trials} points of the grid"
     rows.append({"Task": "all", "Runs": f"{total}"})
-    return Table(rows, f"Plan: {trials}, seeds per task: {config.seeds}")
+    return Table(rows, f"Plan: {trials}, seeds per task: {config.num_seeds}")
 
 
 def _cells(result: TaskResult) -> str:

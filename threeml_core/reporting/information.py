@@ -15,7 +15,7 @@ from threeml_core.runs.record import RunRecord
 def choices_table(config: StudyConfig) -> Table:
     """What the paper leaves open, or what is asked of it, and what is done here."""
     norm = "behind the final LayerNorm, as the head" if config.states_final_norm else "before the final LayerNorm"
-    passes = f"mini-batch, passes: {config.kmeans_passes}, start: drawn by distance"
+    passes = f"mini-batch, passes: {config.num_kmeans_passes}, start: drawn by distance"
     rows = [
         ("Text", "states_text", config.states_text, "not said"),
         ("Corruption", "", "that of the model's own pre-training, exact counts", "40% for all models"),
@@ -23,9 +23,9 @@ def choices_table(config: StudyConfig) -> Table:
         ("[MASK]s whose token is among", "top_tokens", f"the {config.top_tokens:,} most frequent, if so many", "1,000"),
         ("States per layer, at most", "states_per_layer", f"{config.states_per_layer:,}", "5,000,000"),
         ("Last layer of a pre-LN model", "states_final_norm", norm, "not said"),
-        ("Clusters", "clusters", f"{config.clusters:,}", "10,000"),
-        ("k-means", "kmeans_passes", passes, "mini-batch"),
-        ("k-means seeds", "kmeans_seeds", f"{config.kmeans_seeds}", "not said"),
+        ("Clusters", "num_clusters", f"{config.num_clusters:,}", "10,000"),
+        ("k-means", "num_kmeans_passes", passes, "mini-batch"),
+        ("k-means seeds", "num_kmeans_seeds", f"{config.num_kmeans_seeds}", "not said"),
         ("Estimate", "", "plug-in, and one with the bias taken out", "not said; after Voita et al.: plug-in"),
     ]
     names = ("Choice", "Parameter", "Here", "The paper")
@@ -43,7 +43,7 @@ def sample_table(records: Sequence[RunRecord]) -> Table:
         row["Corruption"] = f"{p['mask_rate']:.0%}, {p['mask_split']}"
         row["Text"] = f"{p['states_text']}, {part} sequences"
         row |= {"Frequent tokens": f"{d['frequent_tokens']:,}", "States": f"{d['states']:,}", "Width": f"{first.width}"}
-        row["States per cluster"] = f"{d['states'] / p['clusters']:,.0f}"
+        row["States per cluster"] = f"{d['states'] / p['num_clusters']:,.0f}"
         rows.append({**row, "Entropy (nats)": f"{first.entropy:.3f}", "Sample": d["sample"]})
     return Table(rows, "States of each layer; runs with the same sample were asked about the same [MASK]s")
 

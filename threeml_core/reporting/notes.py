@@ -26,7 +26,7 @@ def _seeds_note(outcomes: Iterable[Result]) -> str:
     if counts[-1] == 1:
         return (
             "One pre-training seed: no interval is possible, so no difference on this page decides anything "
-            "(`pretrain_seeds`)."
+            "(`num_pretrain_seeds`)."
         )
     return (
         f"{' or '.join(map(str, counts))} pre-training seeds: means ± half the 95% interval by Student's t "

@@ -34,7 +34,7 @@ def parameter_table(config: StudyConfig, stage: str = "pretrain") -> Table:
         "finetune": (*FINETUNE_PARAMETERS, *_SHARED),
         "study": (*STUDY_PARAMETERS, *pretraining),
         "information": INFORMATION_PARAMETERS,
-        "benchmark": (*pretraining, *BENCHMARK_PARAMETERS, "benchmark_sessions"),
+        "benchmark": (*pretraining, *BENCHMARK_PARAMETERS, "num_benchmark_sessions"),
     }[stage]
     values = config.parameters()
     rows = [

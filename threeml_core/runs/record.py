@@ -18,7 +18,7 @@ from threeml_core.foundation.errors import DamagedFileError
 from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file, write_json
 from threeml_core.foundation.processes import available_cores
 
-SCHEMA = 4
+SCHEMA = 5
 """Raised when the code would give another result for the same identity, or the record's fields change meaning."""
 
 STAGES = ("data", "pretrain", "baseline", "finetune", "bootstrap", "mutual_information", "bias", "benchmark")

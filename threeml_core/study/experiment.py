@@ -86,7 +86,7 @@ def comparison_config(config: StudyConfig) -> StudyConfig:
 def ablation_config(config: StudyConfig) -> StudyConfig:
     """How the models of the ablations are fine-tuned: on MNLI, QNLI and QQP. Source: section 3.1."""
     tasks = config.tasks if config.glue == "bundled" else "ablation"
-    return config.replace(checkpoint=None, tasks=tasks, seeds=config.ablation_seeds or config.seeds)
+    return config.replace(checkpoint=None, tasks=tasks, num_seeds=config.num_ablation_seeds or config.num_seeds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ class StudyRun:
         """Its pre-training seeds."""
         c = self.config
         is_ablation = all(experiment.tasks == "ablation" for experiment in self.experiments)
-        count = is_ablation and c.ablation_pretrain_seeds or c.pretrain_seeds
+        count = is_ablation and c.num_ablation_pretrain_seeds or c.num_pretrain_seeds
         return range(c.seed, c.seed + count)
 
     def finetunings(self, config: StudyConfig) -> dict[str, StudyConfig]:

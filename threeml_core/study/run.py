@@ -45,7 +45,7 @@ def run_study(
     """
     if config.plan_only:
         log("plan_only: nothing is run; the records that are there are read")
-    return _run(config, experiments, log, lambda jobs: run_jobs(jobs, config, log, config.workers))
+    return _run(config, experiments, log, lambda jobs: run_jobs(jobs, config, log, config.num_workers))
 
 
 def finished_results(config: StudyConfig, experiments: Iterable[Experiment | str] | None = None) -> list[Result]:

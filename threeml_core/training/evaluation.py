@@ -40,9 +40,9 @@ def masking_of(config: StudyConfig, data: PreparedData, evaluation: bool = False
 
 
 def validation_blocks(config: StudyConfig, data: PreparedData) -> Tensor:
-    """(k, n): at most `max_eval_blocks` validation blocks, evenly over the text."""
+    """(k, n): at most `max_eval_sequences` validation blocks, evenly over the text."""
     last = len(data.validation) - 1
-    return data.validation[np.unique(np.linspace(0, last, config.max_eval_blocks).round().astype(int))]
+    return data.validation[np.unique(np.linspace(0, last, config.max_eval_sequences).round().astype(int))]
 
 
 def fixed_corruption(blocks: Tensor, masking: Masking) -> CorruptedBatch:

@@ -194,7 +194,7 @@ FINETUNING = {
     "max_position_embeddings": 66,
     "max_length": 64,
     "glue": "bundled",
-    "seeds": 1,
+    "num_seeds": 1,
     "max_train_examples": 64,
     "finetune_epochs": 1,
     "finetune_large_epochs": 1,
@@ -228,7 +228,7 @@ def test_finetune_notebook(small_arguments: list[str], tmp_path: Path) -> None:
 def test_information_notebook(small_arguments: list[str], tmp_path: Path) -> None:
     """Pre-trains the three models, measures them, shows figure, table, verdicts and bias; `-p runs` chooses one."""
     out = tmp_path / "out.ipynb"
-    arguments = [*small_arguments, "-p", "clusters", "20", "-p", "kmeans_seeds", "2"]
+    arguments = [*small_arguments, "-p", "num_clusters", "20", "-p", "num_kmeans_seeds", "2"]
     done = papermill("notebooks/07_mutual_information.ipynb", str(out), *arguments)
     assert done.returncode == 0, done.stderr[-2000:]
     text = str([output for cell in code_cells(out) for output in cell.outputs])
@@ -265,8 +265,8 @@ STUDY = {
     "study_depths": "1,2",
     "study_widths": "16",
     "study_splits": "80-20-0,80-0-20",
-    "clusters": 20,
-    "workers": 1,
+    "num_clusters": 20,
+    "num_workers": 1,
 }
 
 

@@ -26,9 +26,9 @@ def settings(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
         "num_hidden_layers": 2,
         "decoder_hidden_size": 16,
         "batch_size": 4,
-        "benchmark_arms": "hf,self",
+        "benchmark_variants": "hf,self",
         "benchmark_rates": "0.5",
-        "benchmark_rounds": 6,
+        "num_benchmark_rounds": 6,
         "benchmark_parts": "speed,breakdown,scaling",
     }
 
@@ -46,9 +46,9 @@ def test_arms() -> None:
         "cross-40",
         "cross-50",
     ]
-    some = arms_of(make_config({"benchmark_arms": "self", "benchmark_rates": "0.15,0.5"}))
+    some = arms_of(make_config({"benchmark_variants": "self", "benchmark_rates": "0.15,0.5"}))
     assert [arm.name for arm in some] == ["vanilla-15", "self-15", "self-50"]
-    for wrong in ({"benchmark_arms": "bert"}, {"benchmark_parts": "speed,speed"}, {"benchmark_rates": "x"}):
+    for wrong in ({"benchmark_variants": "bert"}, {"benchmark_parts": "speed,speed"}, {"benchmark_rates": "x"}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             make_config(wrong)
 
@@ -60,7 +60,7 @@ def test_flops_of_an_arm_are_what_its_step_executes(kind: str, corpus_file: Path
     The backward pass is twice the forward, but that nothing is propagated to the token ids; and our loss on a CPU
     makes its gradients in the forward pass. A CPU leaves out the logits of slots that hold no token.
     """
-    given = {**settings(corpus_file, runs_dir), "benchmark_arms": "all", "benchmark_rates": "0.4,0.5"}
+    given = {**settings(corpus_file, runs_dir), "benchmark_variants": "all", "benchmark_rates": "0.4,0.5"}
     given |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     config = make_config(given)
     data = with_vocabulary(prepare_data(config), config)

@@ -34,7 +34,7 @@ from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find, study_runs
 from threeml_core.study.results import Result
 
-LARGE = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pretrain_seeds": 3})
+LARGE = make_config({"preset": "efficient-large", "num_seeds": 1, "num_trials": 1, "num_pretrain_seeds": 3})
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
 
@@ -98,11 +98,11 @@ def test_intervals_of_perplexities() -> None:
 def test_seeds_in_words(outcomes: list[Result]) -> None:
     """As many as the page's own runs have: the ablations may have fewer than the main comparison."""
     assert study_notes(outcomes).startswith("3 pre-training seeds: means")
-    fewer = LARGE.replace(ablation_pretrain_seeds=2)
+    fewer = LARGE.replace(num_ablation_pretrain_seeds=2)
     statements = [study_notes(outcomes_of(fewer, exhibits=[name])) for name in ("Table 2a", "Table 3")]
     assert [statement[:20] for statement in statements] == ["2 pre-training seeds", "3 pre-training seeds"]
     assert study_notes(outcomes_of(fewer)).startswith("2 or 3 pre-training seeds: means")
-    one = outcomes_of(LARGE.replace(pretrain_seeds=1))
+    one = outcomes_of(LARGE.replace(num_pretrain_seeds=1))
     assert "no interval is possible" in study_notes(one)
 
 
@@ -158,7 +158,7 @@ def test_table_3(outcomes: list[Result]) -> None:
 
 def test_table_3_of_the_longer_recipe() -> None:
     """Equal updates and equal FLOPs, each beside the paper's row of the same kind."""
-    base = make_config({"preset": "longer-base", "seeds": 1, "trials": 1})
+    base = make_config({"preset": "longer-base", "num_seeds": 1, "num_trials": 1})
     table = table_3(outcomes_of(base), base)
     pairs = {model: cells(table, "Model")[i + 1] for i, model in enumerate(cells(table, "Model")[:-1])}
     assert pairs["3ML_self-40%"] == "paper: 3ML_self-40%-125K"
@@ -191,7 +191,7 @@ def test_the_swap(replaced: float, unchanged: float, verdict: str) -> None:
         "{0:.1f} ({0:.1f} to {0:.1f})".format(15.1**0.8 * replaced**0.2)
     ]
     assert cells(table, "80-20-0, paper") == ["14.0", "7.7"]
-    one = LARGE.replace(pretrain_seeds=1)
+    one = LARGE.replace(num_pretrain_seeds=1)
     assert cells(swap_table(outcomes_of(one, kinds)), "Verdict") == ["undecided"] * 2
 
 
@@ -305,7 +305,7 @@ def test_every_run_is_named(outcomes: list[Result]) -> None:
 
 def test_the_ladder() -> None:
     """Each model against vanilla-40% of its own size, the smallest encoder first."""
-    config = LARGE.replace(study_sizes="2x128,4x256", pretrain_seeds=2)
+    config = LARGE.replace(study_sizes="2x128,4x256", num_pretrain_seeds=2)
     trained, tuned = [], []
     for run in study_runs(config, ["Scaling"]):
         c = run.config

@@ -24,7 +24,7 @@ from threeml_core.study.ledger import find, study_runs
 from threeml_core.study.results import Result
 
 SEEDS = 3
-CONFIG = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pretrain_seeds": SEEDS})
+CONFIG = make_config({"preset": "efficient-large", "num_seeds": 1, "num_trials": 1, "num_pretrain_seeds": SEEDS})
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_papers_own_figures_support_its_claims() -> None:
 
 
 def test_one_seed_gives_no_verdict() -> None:
-    config = CONFIG.replace(pretrain_seeds=1)
+    config = CONFIG.replace(num_pretrain_seeds=1)
     for claim in claims(config, study(config, paper_scores), ()):
         assert claim.verdict == ("not run" if claim.name == "C8" else "undecided")
         also = "; not all is run" if claim.name == "C9" else ""  # the clock has a benchmark of its own
@@ -308,8 +308,8 @@ def test_sessions_of_another_benchmark_do_not_count() -> None:
 
 
 def test_the_clock_with_one_pretraining_seed() -> None:
-    alone = CONFIG.replace(pretrain_seeds=1)
-    clock = clock_of([session(number, 1.2, changes={"pretrain_seeds": 1}) for number in range(1, 6)], alone)
+    alone = CONFIG.replace(num_pretrain_seeds=1)
+    clock = clock_of([session(number, 1.2, changes={"num_pretrain_seeds": 1}) for number in range(1, 6)], alone)
     assert clock.verdict == "undecided" and "one pre-training seed: no verdict" in clock.reasons
 
 
@@ -446,7 +446,7 @@ def test_pooled_variances_judge_where_the_study_says_so() -> None:
         return everywhere(base + 0.001 * (seed % 2) + 0.007 * wide)
 
     for pooled, verdict in ((False, "undecided"), (True, "supported")):
-        config = CONFIG.replace(pretrain_seeds=2, pooled_variances=pooled)
+        config = CONFIG.replace(num_pretrain_seeds=2, pooled_variances=pooled)
         results = study(config, scores)
         finding = claims(config, results, ())[0].findings[0]
         assert finding.verdict == verdict

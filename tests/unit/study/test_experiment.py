@@ -41,7 +41,7 @@ DROPOUT = Experiment(
 
 
 def test_its_records_are_found_and_shown(tmp_path: Path) -> None:
-    given = {"preset": "tiny", "glue": "folder", "pretrain_seeds": 2, "ablation_seeds": 1, "trials": 1}
+    given = {"preset": "tiny", "glue": "folder", "num_pretrain_seeds": 2, "num_ablation_seeds": 1, "num_trials": 1}
     config = make_config({**given, "runs_dir": str(tmp_path)})
     runs = study_runs(config, [DROPOUT])
     assert [(run.model, run.config.hidden_dropout_prob) for run in runs] == [

@@ -114,14 +114,16 @@ def test_the_plan_adds_up() -> None:
     assert table.rows[-1][0] == "all 36" and len(table.rows) == 37
     tunings = [int(row[table.columns.index("Fine-tunings")].replace(",", "")) for row in table.rows]
     assert sum(tunings[:-1]) == tunings[-1] == 5 * 660 + 31 * 3 * 4 * 5
-    seeds = study_plan(LARGE.replace(pretrain_seeds=3))
+    seeds = study_plan(LARGE.replace(num_pretrain_seeds=3))
     assert seeds.rows[-1][0] == "all 36, 3 seeds each"
     assert seeds.rows[-1][seeds.columns.index("Fine-tunings")] == f"{3 * tunings[-1]:,}"
 
 
 # -- what the runs gave -----------------------------------------------------------------------------------------
 
-FEW = make_config({"preset": "efficient-large", "seeds": 2, "ablation_seeds": 1, "trials": 2, "pretrain_seeds": 2})
+FEW = make_config(
+    {"preset": "efficient-large", "num_seeds": 2, "num_ablation_seeds": 1, "num_trials": 2, "num_pretrain_seeds": 2}
+)
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
 
@@ -275,10 +277,10 @@ def test_a_size_that_no_heads_fill() -> None:
 
 def test_seeds_of_ablations() -> None:
     """What only an ablation needs has its own number of seeds; what Table 3 or Table 1 needs has theirs."""
-    config = LARGE.replace(pretrain_seeds=3, ablation_pretrain_seeds=2)
+    config = LARGE.replace(num_pretrain_seeds=3, num_ablation_pretrain_seeds=2)
     for run in study_runs(config):
         alone = not {"Table 1", "Table 3", "Figure 4"} & set(run.exhibits)
         assert list(run.seeds) == [0, 1] if alone else [0, 1, 2]
-    assert {len(run.seeds) for run in study_runs(LARGE.replace(pretrain_seeds=3))} == {3}
+    assert {len(run.seeds) for run in study_runs(LARGE.replace(num_pretrain_seeds=3))} == {3}
     plan = study_plan(config)
     assert plan.rows[-1][0].endswith("2 to 3 seeds each")

@@ -47,7 +47,7 @@ def _clock(study: Evidence) -> Finding:
     sessions = latest_sessions(study.benchmarks, "self-50")
     if not sessions:
         return Finding(what, "", FOLLOWS, math.inf, ())
-    alone = "one pre-training seed: no verdict" if study.config.pretrain_seeds == 1 else ""
+    alone = "one pre-training seed: no verdict" if study.config.num_pretrain_seeds == 1 else ""
     doubt = "; ".join(filter(None, (alone, sessions_said(sessions))))
     return Finding(what, "", FOLLOWS, math.inf, realised_by_session(sessions, "self-50"), doubt, "session")
 
