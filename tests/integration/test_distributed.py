@@ -144,7 +144,8 @@ def test_an_error_in_one_process_ends_them_all(own_runs: dict, tmp_path: Path) -
     script = tmp_path / "broken.py"
     script.write_text(
         "import os, sys\n"
-        "import threeml_core.training.loop as p\n"
+        "import threeml_core.training.trainer as p\n"
+        "from threeml_core.__main__ import main\n"
         "from threeml_core.foundation.errors import TrainingError\n"
         "honest, calls = p.loss_of, []\n"
         "def broken(*arguments):\n"
@@ -153,7 +154,6 @@ def test_an_error_in_one_process_ends_them_all(own_runs: dict, tmp_path: Path) -
         "        raise TrainingError('the second process cannot go on')\n"
         "    return honest(*arguments)\n"
         "p.loss_of = broken\n"
-        "from threeml_core.__main__ import main\n"
         "main()\n"
     )
     file = tmp_path / "run.yaml"
@@ -213,7 +213,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has")
         return honest(model, batch, count)
 
-    monkeypatch.setattr(threeml_core.training.loop, "loss_of", full)
+    monkeypatch.setattr("threeml_core.training.trainer.loss_of", full)
 
 
 def run(settings: dict, **changes: Any) -> StudyConfig:
@@ -245,6 +245,6 @@ def test_nothing_fits(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: Any) -> torch.Tensor:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(threeml_core.training.loop, "loss_of", full)
+    monkeypatch.setattr("threeml_core.training.trainer.loss_of", full)
     with pytest.raises(TrainingError, match="and one block does not fit either: take a smaller model"):
         pretrain(run(own_runs, auto_find_micro_batch_size=True), lambda line: None)

@@ -14,12 +14,10 @@ import torch
 
 from tests.faults import BAD_INPUTS, DOCUMENT, FAULTS, BadInput, replace_table, run_of
 from tests.glue_files import write_glue
-from threeml_core.__main__ import main
+from threeml_core.__main__ import STAGES, main
 from threeml_core.config import make_config
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.training.loop import pretrain
-
-STAGES = {"pretrain", "finetune", "study", "information", "benchmark", "report"}
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +115,7 @@ def test_the_table_is_complete() -> None:
     descriptions = [row.done for row in BAD_INPUTS] + [fault.done for fault in FAULTS]
     assert sorted(descriptions) == sorted(set(descriptions))
     assert len({row.id for row in BAD_INPUTS}) == len(BAD_INPUTS)
-    assert {row.command for row in BAD_INPUTS} == STAGES
+    assert {row.command for row in BAD_INPUTS} == set(STAGES) - {"plan"}
     functions = {}
     for file in {fault.test.partition("::")[0] for fault in FAULTS}:
         tree = ast.parse((PROJECT_ROOT / file).read_text(encoding="utf-8"))

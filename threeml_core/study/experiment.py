@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from threeml_core.config import MODEL_NAMES, STUDY_GRIDS, StudyConfig, parse_grid, study_steps
+from threeml_core.config import MODEL_NAMES, PARAMETERS, StudyConfig, parse_grid, study_steps
 from threeml_core.statistics.verdicts import Claim
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Experiment:
 
     name: str
     title: str
-    models: Sequence[str | tuple[str, float]]
+    models: Iterable[str | tuple[str, float]]
     vary: Mapping[str, str | Sequence[Any]] = dataclasses.field(default_factory=dict)
     further: Callable[[StudyConfig], Sequence[Changes]] = lambda config: ()
     tasks: str = ""
@@ -59,7 +59,8 @@ class Experiment:
         if not isinstance(values, str):
             return values
         text = getattr(config, values)
-        return parse_grid(values, text) if values in STUDY_GRIDS else [part.strip() for part in text.split(",")]
+        is_numbers = PARAMETERS[values].metadata["allowed"].numbers
+        return parse_grid(values, text) if is_numbers else [part.strip() for part in text.split(",")]
 
     def changes(self, config: StudyConfig) -> list[Changes]:
         """What each of its runs changes in the study's configuration, in the order in which they are done.

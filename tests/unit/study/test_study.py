@@ -89,7 +89,7 @@ def test_the_lists_choose() -> None:
     [
         ({"study_mask_rates": "0.4,0.4"}, "study_mask_rates='0.4,0.4': expected mask rates such as"),
         ({"study_depths": "1.5"}, "study_depths='1.5': expected whole numbers"),
-        ({"study_splits": "80-10"}, "mask_split='80-10': expected masked-replaced-unchanged"),
+        ({"study_splits": "80-10"}, "study_splits='80-10': expected splits joined with commas"),
         ({"ablation_steps": 0}, "ablation_steps=0: expected at least 1, or None"),
     ],
 )

@@ -19,7 +19,7 @@ def sizes(config: StudyConfig) -> list[dict[str, Any]]:
     head = config.hidden_size // config.num_attention_heads
     assert config.decoder_hidden_size is not None
     changes: list[dict[str, Any]] = []
-    for layers, width in parse_sizes(config.study_sizes):
+    for layers, width in parse_sizes(config.study_sizes) if config.study_sizes else ():
         decoder = config.decoder_hidden_size * width // config.hidden_size
         if width % head or decoder % head or not decoder:
             raise ParameterError(
