@@ -284,7 +284,7 @@ def ablation_results(outcomes: Sequence[Result], experiment: Experiment | str, c
     named = _named(outcomes, experiment.name)
     defaults = {o.run.config.architecture: o for o in named if getattr(o.run.config, key) == getattr(config, key)}
     rows = []
-    for architecture in ("self", "cross"):
+    for architecture in dict.fromkeys(o.run.config.architecture for o in named):
         for outcome in (o for o in named if o.run.config.architecture == architecture):
             c = outcome.run.config
             row = {"Model": outcome.run.model, title: f"{getattr(c, key)}", **_ablation_cells(outcome, tasks)}
