@@ -17,6 +17,8 @@ from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.glue.finetune import finetune_study
 from threeml_core.glue.tasks import ABLATION_TASKS
 from threeml_core.information.measure import mutual_information
+from threeml_core.study.experiment import Experiment
+from threeml_core.study.ledger import find
 from threeml_core.study.run import finished_results, prepare, run_study
 from threeml_core.training.loop import pretrain
 
@@ -108,6 +110,19 @@ def test_bad_input_before_any_run(study: dict, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="unknown task 'mnil'"):
         run_study(make_config({**study, "tasks": "mnil"}), ["Table 3"])
     assert not (tmp_path / "runs" / "pretrain").exists()
+
+
+def test_an_experiment_of_ones_own(small: dict, tmp_path: Path) -> None:
+    """What was run is found in the ledger; and by the run itself, by whatever path its text is named."""
+    config = make_config({**small, "runs_dir": str(tmp_path / "runs"), "max_steps": 2, "eval_steps": 2})
+    alone = Experiment("Dropout", "without tasks", models=("self",), vary={"hidden_dropout_prob": (0.0, 0.5)})
+    first = run_study(config, [alone])
+    assert [result.run.config.hidden_dropout_prob for result in first if result.is_finished] == [0.0, 0.5]
+    assert find(config, [alone]) == first
+    (tmp_path / "elsewhere").symlink_to(Path(config.corpus).parent)
+    again = config.replace(corpus=str(tmp_path / "elsewhere" / Path(config.corpus).name))
+    assert [r.pretraining for r in run_study(again, [alone])] == [r.pretraining for r in first]
+    assert not any(result.pretraining for result in find(again, [alone])), "parameters alone do not know that"
 
 
 def test_killed_and_started_again(study: dict, tmp_path: Path) -> None:

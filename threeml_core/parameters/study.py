@@ -30,10 +30,15 @@ def _sizes(text: str) -> tuple[tuple[int, int], ...]:
 SIZES = Allowed("layers x width of encoders, each once, such as '2x48,4x64'", _sizes)
 """Read as pairs (layers, width)."""
 
-SPLITS = Allowed(
-    f"splits joined with commas, each {MASK_SPLIT.text}", lambda text: tuple(map(MASK_SPLIT.read, text.split(",")))
-)
-"""Read as shares of masked, replaced and unchanged tokens."""
+
+def _read_splits(text: str) -> tuple[str, ...]:
+    splits = tuple(part.strip() for part in text.split(","))
+    for split in splits:
+        MASK_SPLIT.read(split)
+    return splits
+
+
+SPLITS = Allowed(f"splits joined with commas, each {MASK_SPLIT.text}", _read_splits)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ def shown_in(exhibit: str, outcomes: Iterable[Result]) -> list[Result]:
 
     def order(outcome: Result) -> tuple[Any, ...]:
         c = outcome.run.config
-        splits = [split.strip() for split in c.study_splits.split(",")]
+        splits = c.listed("study_splits")
         split = splits.index(c.mask_split) if c.mask_split in splits else -1
         architecture = list(ARCHITECTURES).index(c.architecture)
         size = (c.hidden_size, c.num_hidden_layers)

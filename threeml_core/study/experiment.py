@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from threeml_core.architectures import ARCHITECTURES
@@ -44,7 +44,7 @@ class Experiment:
 
     name: str
     title: str
-    models: Sequence[str | tuple[str, float]]
+    models: Iterable[str | tuple[str, float]]
     vary: Mapping[str, str | Sequence[Any]] = dataclasses.field(default_factory=dict)
     further: Callable[[StudyConfig], Sequence[Changes]] = lambda config: ()
     tasks: str = ""

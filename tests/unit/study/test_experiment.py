@@ -11,7 +11,6 @@ import pytest
 from tests.study_records import finetuned, pretrained
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import ParameterError
-from threeml_core.foundation.log import no_line
 from threeml_core.reporting.table_2 import table_2
 from threeml_core.runs.record import write_record
 from threeml_core.statistics.verdicts import Claim
@@ -19,7 +18,6 @@ from threeml_core.study import experiments
 from threeml_core.study.evidence import Evidence
 from threeml_core.study.experiment import Experiment
 from threeml_core.study.ledger import EXPERIMENTS, discovered, find, study_runs
-from threeml_core.study.run import run_study
 
 
 def dropout_helps(study: Evidence) -> Claim:
@@ -70,18 +68,6 @@ def test_its_records_are_found_and_shown(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="no runs are known for 'Dropout': expected one of Figure 3"):
         find(config, ["Dropout"])
     assert "Dropout" not in EXPERIMENTS and find(config, [*EXPERIMENTS, DROPOUT])[-1].ended
-
-
-def test_it_is_run(small: dict, tmp_path: Path) -> None:
-    """Pre-training alone, by whatever path the text is named; what was run is found, then and in the ledger."""
-    config = make_config({**small, "runs_dir": str(tmp_path / "runs"), "max_steps": 2, "eval_steps": 2})
-    alone = Experiment("Dropout", "without tasks", models=("self",), vary={"hidden_dropout_prob": (0.0, 0.5)})
-    first = run_study(config, [alone], no_line)
-    assert [result.run.config.hidden_dropout_prob for result in first if result.is_finished] == [0.0, 0.5]
-    assert find(config, [alone]) == first
-    (tmp_path / "elsewhere").symlink_to(Path(config.corpus).parent)
-    again = config.replace(corpus=str(tmp_path / "elsewhere" / Path(config.corpus).name))
-    assert run_study(again, [alone], no_line)[0].pretraining == first[0].pretraining
 
 
 def test_a_file_beside_the_papers_is_part_of_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
