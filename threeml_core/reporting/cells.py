@@ -98,8 +98,9 @@ def average(studies: Mapping[int, Downstream]) -> str:
 
 def marked_average(studies: Mapping[int, Downstream]) -> str:
     """The same, marked where it holds a task with a part of its examples."""
-    is_subset = averages(studies) and any(study.is_subset for study in studies.values())
-    return average(studies) + (" (subset)" if is_subset else "")
+    values = averages(studies).values()
+    is_subset = any(study.is_subset for study in studies.values())
+    return measured(values) + (" (subset)" if values and is_subset else "")
 
 
 def average_difference(first: Mapping[int, Downstream], second: Mapping[int, Downstream]) -> str:
