@@ -36,7 +36,8 @@ class _Attention(torch.autograd.Function):
             weights.unflatten(0, query.shape[:2]).masked_fill_(~visible, -torch.inf)
         weights = weights.softmax(-1)
         mask = keep_mask(weights.shape, p)
-        context = torch.baddbmm(q.new_empty(1, 1, 1), weights * mask.to(q.dtype), v, beta=0, alpha=1 / (1 - p))
+        dropped = mask.to(q.dtype).mul_(weights)
+        context = torch.baddbmm(q.new_empty(1, 1, 1), dropped, v, beta=0, alpha=1 / (1 - p))
         ctx.save_for_backward(q, k, v, weights, mask)
         ctx.p, ctx.scale, ctx.batch_heads = p, scale, query.shape[:2]
         return context.unflatten(0, ctx.batch_heads).transpose(1, 2)
@@ -46,9 +47,9 @@ class _Attention(torch.autograd.Function):
         q, k, v, weights, mask = ctx.saved_tensors
         keep, empty, kept = 1 / (1 - ctx.p), q.new_empty(1, 1, 1), mask.to(weights.dtype)
         outer = gradient.transpose(1, 2).reshape(q.shape)
-        by_value = torch.baddbmm(empty, (weights * kept).mT, outer, beta=0, alpha=keep)
         by_weights = torch.baddbmm(empty, outer, v.mT, beta=0, alpha=keep).mul_(kept)
-        by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
+        by_value = torch.baddbmm(empty, kept.mul_(weights).mT, outer, beta=0, alpha=keep)
+        by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype, grad_input=by_weights)
         by_query = torch.baddbmm(empty, by_scores, k, beta=0, alpha=ctx.scale)
         by_key = torch.baddbmm(empty, by_scores.mT, q, beta=0, alpha=ctx.scale)
         return *(x.unflatten(0, ctx.batch_heads) for x in (by_query, by_key, by_value)), None, None, None
