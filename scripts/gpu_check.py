@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.benchmark.run import run_benchmark
 from threeml_core.benchmark.speeds import lines_of, speeds
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import PreparedData, load_prepared, prepare_data
 from threeml_core.models.build import build_model
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.record import RunRecord, describe_environment
 from threeml_core.training.device import describe_device
 from threeml_core.training.evaluation import fixed_corruption, masking_of, validation_blocks

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from threeml_core.config import StudyConfig, parse_arguments
 from threeml_core.foundation.errors import BusyError, CheckpointError, ParameterError, StudyError, command_line
-from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.foundation.processes import LEAVE, leave_if_asked, spin_briefly
 
 # Each stage imports what it needs when it is called: `--help` and a report need no torch.
@@ -79,16 +78,10 @@ def benchmark(config: StudyConfig) -> None:
 
 def report(config: StudyConfig) -> None:
     """Bring the report of a preset up to date: run the notebooks that are out of date, write the HTML pages."""
-    from threeml_core.reporting.execute import execute_notebooks
-    from threeml_core.reporting.report import build_report
-    from threeml_core.runs.archive import from_records
+    from threeml_core.reporting.report import make_report
 
-    output = PROJECT_ROOT / "reports" / config.preset
-    if config.report_from == "records":
-        config = from_records(config, output)
-    folder, failed = execute_notebooks(config)
-    index = build_report(folder, output, config)
-    print(f"The report is {index.relative_to(PROJECT_ROOT)}: open it in a browser.")
+    index, failed = make_report(config)
+    print(f"The report is {index}: open it in a browser.")
     if failed:
         raise StudyError(f"{len(failed)} of its pages are missing: {'; '.join(failed)}")
 

@@ -23,10 +23,10 @@ from typing import Any, NoReturn
 
 import yaml
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import PROJECT_ROOT, utf16_of
 from threeml_core.foundation.processes import spin_briefly
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.benchmark import BenchmarkParameters
 from threeml_core.parameters.data import DataParameters
 from threeml_core.parameters.glue import RANDOM, GlueParameters

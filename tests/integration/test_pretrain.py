@@ -19,12 +19,12 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 
 import threeml_core.training.loop
 from threeml_core import flops
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import DamagedFileError, DivergedError, ParameterError, StudyError, TrainingError
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.foundation.log import no_line
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.notes import corruption_note
 from threeml_core.runs.record import load_records, read_metrics, read_record
 from threeml_core.training.checkpoint import SavedStates

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from threeml_core import flops
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.models.counting import count_forward_flops
+from threeml_core.parameters.architectures import ARCHITECTURES
 
 LARGE, BASE = "efficient-large", "longer-base"
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling
 
 from threeml_core import flops
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.models.build import build_model
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.training.batches import Batches
 from threeml_core.training.optim import make_optimizer
 from threeml_core.training.trainer import Trainer, precision_of

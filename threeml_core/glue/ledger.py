@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig
 from threeml_core.glue.protocol import (
     TRAINING_PARAMETERS,
@@ -17,6 +16,7 @@ from threeml_core.glue.protocol import (
     task_result,
 )
 from threeml_core.glue.tasks import HELD_OUT, select_tasks
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.glue import RANDOM
 from threeml_core.runs.ledger import find, missing, pretraining
 from threeml_core.runs.record import RunRecord, load_records

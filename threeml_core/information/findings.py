@@ -10,8 +10,8 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.information.estimate import LayerInformation
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Finding
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import INFORMATION_PARAMETERS, StudyConfig, study_steps, variant
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.ledger import find, newest, pretraining
 from threeml_core.runs.record import RunRecord
 

@@ -22,7 +22,6 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 import threeml_core.models  # noqa: F401  (registers the three models)
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import INFORMATION_PARAMETERS, PARAMETERS, StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.data.tokenizer import quiet_transformers
@@ -40,6 +39,7 @@ from threeml_core.information.states import (
     refuse_absent,
     states_in_memory,
 )
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_all

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.models.base import MaskedLanguageModel, ThreeMLModel
 from threeml_core.models.decoder import Attention
+from threeml_core.parameters.architectures import ARCHITECTURES
 
 
 def model_class(architecture: str) -> Any:

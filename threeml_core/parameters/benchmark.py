@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from threeml_core.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import MASK_RATES
 from threeml_core.parameters.parameter import COUNT, at_least, parameter, setting, some_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from threeml_core.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.parameter import COUNT, POSITIVE, SHARE, one_of, parameter
 
 

@@ -19,6 +19,9 @@ class ReportParameters:
     report_from: str = setting(
         "runs", "make report: does what is missing, or shows what is committed", one_of(("runs", "records"))
     )
+    report_dir: str | None = setting(
+        None, "folder of the report; relative: below the project", none="reports/local/<preset>, which git ignores"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, study_steps
 from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, Task
 from threeml_core.paper import ReportedValue
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.table import MISSING, NOT_RUN
 from threeml_core.statistics.intervals import mean_interval, ratio_interval
 from threeml_core.study.results import Downstream, Result, averages

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
 from threeml_core.reporting.drawing import (
     ABOVE,

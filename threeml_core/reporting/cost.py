@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from threeml_core import flops
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.glue.protocol import planned_runs
 from threeml_core.paper import RECIPES, ReportedValue, reported_values
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.study.experiments.table_3 import STUDY_MODELS

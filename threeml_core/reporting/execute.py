@@ -16,11 +16,12 @@ from typing import Any
 import nbformat
 import papermill
 
-from threeml_core.config import StudyConfig
+from threeml_core.config import StudyConfig, names_of
 from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.foundation.processes import LEAVE, available_cores, ended_with_us, leave_with
+from threeml_core.parameters.report import ReportParameters
 from threeml_core.runs.record import runs_named
 from threeml_core.study.ledger import find
 
@@ -53,8 +54,9 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
         StudyError: the study's runs did not all end.
     """
     folder = project_path(config.runs_dir) / "notebooks" / config.preset
-    # None means "not given" to a notebook, "None" is None
-    given = {n: "None" if v is None else v for n, v in config.parameters().items() if config.sources[n] == "given"}
+    # None means "not given" to a notebook, "None" is None; what decides the report alone is no notebook's
+    names = [n for n in config.parameters() if config.sources[n] == "given" and n not in names_of(ReportParameters)]
+    given = {n: "None" if (v := getattr(config, n)) is None else v for n in names}
     given["preset"] = config.preset
     os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps
     sources = sorted(pages_of(config), key=lambda path: (path.stem == LAST, path.stem))

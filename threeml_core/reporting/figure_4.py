@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import matplotlib.ticker
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.information.estimate import NATS_TO_BITS, LayerInformation
 from threeml_core.information.findings import first_block, first_layers
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.style import GREY, INK, Figure, drawing, legend_below, look_of, plain
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.runs.record import RunRecord

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig
 from threeml_core.paper import reported_values
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.drawing import draw_means, label_rate

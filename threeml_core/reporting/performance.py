@@ -10,8 +10,8 @@ import matplotlib.lines
 import matplotlib.ticker
 import numpy as np
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.benchmark import speeds
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.style import GREY, INK, Figure, drawing, look_of, plain
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.runs.record import RunRecord

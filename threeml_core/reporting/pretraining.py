@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from threeml_core.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import KINDS
 from threeml_core.reporting.style import GREY, Figure, drawing, look_of
 from threeml_core.reporting.table import Table

@@ -16,13 +16,14 @@ from pygments.formatters import HtmlFormatter
 
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import StudyError
-from threeml_core.foundation.files import atomic_folder
+from threeml_core.foundation.files import atomic_folder, project_path
 from threeml_core.reporting.claims import claim_table, key_figure
+from threeml_core.reporting.execute import execute_notebooks
 from threeml_core.reporting.notes import first_notes
 from threeml_core.reporting.page import document_page, read_page, tidy, to_html, without_times
 from threeml_core.reporting.style import Figure
 from threeml_core.reporting.table import Table
-from threeml_core.runs.archive import CURVES, RESULTS, shown_records, write_archive
+from threeml_core.runs.archive import CURVES, RESULTS, from_records, shown_records, write_archive
 from threeml_core.runs.record import STAGES, RunRecord, describe_environment, load_records
 from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
@@ -80,28 +81,49 @@ def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
     return text + "".join(f'<div class="output">{part._repr_html_()}</div>' for part in parts)
 
 
-def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
+def make_report(config: StudyConfig) -> tuple[Path, list[str]]:
+    """Execute the notebooks that are out of date and write the pages into `report_dir`.
+
+    The report's documents, and with `report_from: records` its records, are those committed in `reports/<preset>`.
+
+    Returns:
+        The first page, and a line for each notebook that failed.
+
+    Raises:
+        StudyError: see `execute_notebooks` and `build_report`.
+    """
+    committed = project_path(f"reports/{config.preset}")
+    output = project_path(config.report_dir or f"reports/local/{config.preset}")
+    if config.report_from == "records":
+        config = from_records(config, committed)
+    notebooks, failed = execute_notebooks(config)
+    return build_report(notebooks, output, config, committed), failed
+
+
+def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: Path | None = None) -> Path:
     """Render executed notebooks, and the records of the runs they show, into `output`, replacing what was there.
 
     Args:
         notebooks: folder of executed notebooks; their names order the pages.
         output: folder of the report; `index.html`, one page per notebook, the records (`results.jsonl`), their curves
-            (`curves.jsonl`) and the notebooks. Documents (`*.md`) that lie there stay, and become pages as well, but
-            for `NOTICE.md`, which stands above each page.
+            (`curves.jsonl`) and the notebooks.
         config: of the study; its preset is named at the pages' foot.
+        committed: folder whose documents (`*.md`) become pages as well, but for `NOTICE.md`, which stands above each
+            page, and whose records are shown if `report_from` says so; None: `output`.
 
     Raises:
         StudyError: no executed notebook, or one that ended in an error.
     """
-    documents = sorted(output.glob("*.md"))
-    if output.exists() and not (output / RESULTS).exists() and set(output.iterdir()) > set(documents):
+    committed = committed or output
+    documents = sorted(committed.glob("*.md"))
+    if output.exists() and not (output / RESULTS).exists() and set(output.iterdir()) > set(output.glob("*.md")):
         raise StudyError(f"{output} is not empty and holds no report: give a new folder, it would be replaced")
     files = sorted(notebooks.glob("*.ipynb"))
     if not files:
         raise StudyError(f"no executed notebook in {notebooks}: run `make report`")
     pages = [read_page(path) for path in files]
     pages += [document_page(path) for path in documents if path.name != NOTICE]
-    notice = output / NOTICE
+    notice = committed / NOTICE
     shown = "".join(path.read_text(encoding="utf-8") for path in files)
     records = [record for stage in STAGES for record in load_records(config.runs_dir, stage)]
     records = shown_records(records, shown)
@@ -127,7 +149,7 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig) -> Path:
         (folder / "index.html").write_text(tidy(body), encoding="utf-8")
         if config.report_from == "records":
             for name in (RESULTS, CURVES):
-                shutil.copyfile(output / name, folder / name)
+                shutil.copyfile(committed / name, folder / name)
         else:
             write_archive(records, config.runs_dir, folder)
         for document in documents:

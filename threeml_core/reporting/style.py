@@ -15,7 +15,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from threeml_core.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.table import NOT_RUN
 
 INK = "#010203"

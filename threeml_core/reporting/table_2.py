@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig
 from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, select_tasks
 from threeml_core.paper import reported_in
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.table import MISSING, Table

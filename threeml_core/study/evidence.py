@@ -14,8 +14,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, executed_parameters, study_steps, variant
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import Spread, pooled_spread
 from threeml_core.statistics.verdicts import Finding

@@ -9,14 +9,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, study_steps
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.statistics.verdicts import Claim
-
-if TYPE_CHECKING:
-    from threeml_core.study.evidence import Evidence
 
 Changes = dict[str, Any]
 """Parameters of a run that are not those of the study, and their values."""
@@ -39,7 +36,7 @@ class Experiment:
         heading: of the column of what varies; "": the parameter's name.
         columns: heading -> perplexity of pre-training that stands beside the scores, see `Result.metric`. What the
             paper reports (`paper.py`) under the experiment's name stands beside it too.
-        claims: of the paper, with what a study says of each.
+        claims: from what a study found (`evidence.Evidence`) to a claim of the paper with what is said of it.
     """
 
     name: str
@@ -52,7 +49,7 @@ class Experiment:
     columns: Mapping[str, str] = dataclasses.field(
         default_factory=lambda: {"Perplexity, masked": "eval_perplexity_masked"}
     )
-    claims: Sequence[Callable[[Evidence], Claim]] = ()
+    claims: Sequence[Callable[[Any], Claim]] = ()
 
     def values(self, config: StudyConfig, parameter: str) -> Sequence[Any]:
         """Those that a parameter of `vary` takes."""

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from transformers import PreTrainedModel
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import corruption_of, executed_statement
 from threeml_core.training.checkpoint import usable_positions
 

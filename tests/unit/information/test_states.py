@@ -13,7 +13,6 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, ParameterError, StudyError
@@ -23,6 +22,7 @@ from threeml_core.information.states import Forward, Sample, collect_states, dra
 from threeml_core.masking import Masking, corrupt
 from threeml_core.models.build import build_model
 from threeml_core.models.gather import take
+from threeml_core.parameters.architectures import ARCHITECTURES
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from tests.unit.models.test_models import VARIANTS, VOCAB, N, batch_of, make
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.models import attention, dropout
 from threeml_core.models.build import model_class
+from threeml_core.parameters.architectures import ARCHITECTURES
 
 
 @pytest.mark.parametrize("layer_norm", ["pre", "post"])

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from tests.unit.models.test_models import VOCAB, batch_of, make
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.masking import IGNORE_INDEX
 from threeml_core.models import head
 from threeml_core.models.head import padded_logits, summed_cross_entropy
+from threeml_core.parameters.architectures import ARCHITECTURES
 
 
 @pytest.mark.parametrize("multiple", [1, 8, 64, 120])

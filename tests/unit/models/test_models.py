@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from threeml_core import flops
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
 from threeml_core.models.build import build_model
+from threeml_core.parameters.architectures import ARCHITECTURES
 
 VOCAB, N = 120, 24
 VARIANTS = list(itertools.product(ARCHITECTURES, ("pre", "post")))

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from tests.study_records import finetuned, pretrained
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.config import StudyConfig, identity_parameters, make_config
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue.protocol import planned_runs, planned_tasks
 from threeml_core.paper import reported_values
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.cost import study_plan
 from threeml_core.runs.record import RunRecord
 from threeml_core.study.experiments.table_3 import STUDY_MODELS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.information.findings import first_block
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.statistics.verdicts import Claim
 from threeml_core.study.evidence import Evidence
 from threeml_core.study.experiment import Experiment

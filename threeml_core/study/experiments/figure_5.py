@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 from threeml_core import flops
-from threeml_core.architectures import ARCHITECTURES
 from threeml_core.benchmark.speeds import latest_sessions, realised_by_session, sessions_said
 from threeml_core.config import make_config
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.statistics.verdicts import Claim, Finding
 from threeml_core.study.evidence import Evidence
 from threeml_core.study.experiment import Experiment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from threeml_core.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.statistics.verdicts import Claim
 from threeml_core.study.evidence import MARGIN, Evidence
 from threeml_core.study.experiment import Experiment

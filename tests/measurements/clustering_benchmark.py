@@ -1,8 +1,8 @@
 """Clustering of states, measured: against scikit-learn by the book, and memory and time as the states grow.
 
-    python scripts/clustering_benchmark.py speed --states 100000 --width 256 --clusters 1000
-    python scripts/clustering_benchmark.py growth --states 1000000 --width 1024 --clusters 1000
-    python scripts/clustering_benchmark.py gpu --states 5000000 --width 1024 --clusters 10000
+    python tests/measurements/clustering_benchmark.py speed --states 100000 --width 256 --clusters 1000
+    python tests/measurements/clustering_benchmark.py growth --states 1000000 --width 1024 --clusters 1000
+    python tests/measurements/clustering_benchmark.py gpu --states 5000000 --width 1024 --clusters 10000
 
 `speed` takes turns between `cluster` and scikit-learn's MiniBatchKMeans with its defaults (k-means++) on the same
 states (in float16, as they are stored, and in float32), and compares the mutual information found. `growth` collects

@@ -1,6 +1,6 @@
 """Length-bucketed batches against fixed padding (the run_glue recipe), on the same model, task and seeds, in turns.
 
-    python scripts/finetune_throughput.py ROUNDS -p checkpoint FOLDER -p glue FOLDER -p tasks sst2
+    python tests/measurements/finetune_throughput.py ROUNDS -p checkpoint FOLDER -p glue FOLDER -p tasks sst2
 
 Prints sequences/s of both, the paired ratio with a 95% bootstrap interval, and the scores. Leaves nothing behind.
 """
