@@ -142,7 +142,7 @@ def test_sessions_side_by_side(record: RunRecord) -> None:
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert [row["Session"] for row in rows] == ["1", "2", "3", "4", "mean (95%)"]
     assert [row["Run"] for row in rows[:4]] == [r.run_id for r in sessions], "a report keeps the runs it names"
-    column = "Conversion, 3ML_self-50%"
+    column = "Realised, 3ML_self-50%"
     assert [row[column] for row in rows] == [
         *(f"{faster / by_flops:.3f}" for faster in (1.1, 1.2, 1.3)),
         "—",
