@@ -1074,7 +1074,7 @@ BAD_INPUTS = [
     BadInput("mi-store", "an unknown place for states", {"states_store": "ram"}, "one of disk, mem", "information"),
     # benchmark and report
     BadInput(
-        "arm",
+        "variant",
         "an unknown model in a benchmark",
         {"benchmark_variants": "bert"},
         "benchmark_variants='bert'",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.unit.benchmark.test_arms import settings
+
 from threeml_core.__main__ import main
 from threeml_core.benchmark import run, speeds
 from threeml_core.benchmark.breakdown import KINDS
@@ -44,7 +44,7 @@ def short_turns() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def record(corpus_file: Path, runs_dir: Path) -> RunRecord:
-    """A benchmark of a second: speed and breakdown of three arms, all of a tiny geometry's scaling."""
+    """A benchmark of a second: speed and breakdown of three variants, all of a tiny geometry's scaling."""
     (found,) = run_benchmark(make_config(settings(corpus_file, runs_dir)), no_line, patience=ANYHOW)
     return found
 
@@ -85,9 +85,9 @@ def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir:
         assert point["flops"] == 3 * 4 * forward_flops(config, "exact", record.data["vocab_size"])
 
     quiet = with_turns(record)
-    arms = {arm.name: arm for arm in speeds.speeds([quiet])}
-    assert arms["vanilla-15"].over_vanilla == speeds.Interval(1.0, 1.0, 1.0)
-    one = arms["self-50"]
+    variants = {variant.name: variant for variant in speeds.speeds([quiet])}
+    assert variants["vanilla-15"].over_vanilla == speeds.Interval(1.0, 1.0, 1.0)
+    one = variants["self-50"]
     assert one.realised.value == pytest.approx(
         one.over_vanilla.value * record.flops["self-50"] / record.flops["vanilla-15"]
     )
@@ -150,9 +150,9 @@ def test_sessions_side_by_side(record: RunRecord) -> None:
     ]
     assert "too noisy" in rows[3]["No speed, because"]
     assert rows[0]["Vanilla-15% against itself"] == "1.000 (1.000 to 1.000)"
-    arm = next(arm for arm in speeds.speeds(sessions) if arm.name == "self-50")
+    variant = next(variant for variant in speeds.speeds(sessions) if variant.name == "self-50")
     half = 4.302653 * 0.1 / 3**0.5
-    assert (arm.over_vanilla.value, arm.over_vanilla.high) == pytest.approx((1.2, 1.2 + half))
+    assert (variant.over_vanilla.value, variant.over_vanilla.high) == pytest.approx((1.2, 1.2 + half))
     page = repr(performance.speed_comparison(sessions))
     assert "4 sessions of 6 rounds, 1 of them left out" in page and "Student's t" in page
     assert speeds.sessions_said(sessions).startswith("3 of 5 sessions; session 4 is none (too noisy")

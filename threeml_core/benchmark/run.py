@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
 from threeml_core.benchmark.breakdown import breakdown
 from threeml_core.benchmark.load import Load, Patience, wait_until_idle
 from threeml_core.benchmark.memory import peaks
@@ -18,6 +17,7 @@ from threeml_core.benchmark.scaling import measure_scaling
 from threeml_core.benchmark.session import in_new_process
 from threeml_core.benchmark.speed import matrix_product_ceiling, take_turns
 from threeml_core.benchmark.speeds import benchmark_records, scipy_stats, why_no_speed, why_no_verdict
+from threeml_core.benchmark.variants import make_runner, variants_of, with_vocabulary
 from threeml_core.config import BENCHMARK_PARAMETERS, StudyConfig, identity_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import BusyError
@@ -49,7 +49,7 @@ def run_benchmark(
     machine; a session that gave no speed (`why_no_speed`) is no answer, and is measured again.
 
     Args:
-        config: geometry, text, arms, rounds.
+        config: geometry, text, variants, rounds.
         log: takes progress lines.
         refuse: on a machine that stays busy, to end with an error; else the record says that it was busy.
         patience: how idle the machine has to be, and how long is waited for that.
@@ -97,7 +97,7 @@ class _Session:
 
     def __init__(self, config: StudyConfig, number: int, data: PreparedData) -> None:
         transformers_logging.disable_progress_bar()
-        self.config, self.data, self.arms = config, data, arms_of(config)
+        self.config, self.data, self.variants = config, data, variants_of(config)
         self.device = choose_device(config)
         environment = describe_environment()
         describe_device(environment, self.device)
@@ -154,7 +154,7 @@ PAGE_WAIT = 10.0
 
 def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
     """The fields of its record."""
-    config, device, data, arms = session.config, session.device, session.data, session.arms
+    config, device, data, variants = session.config, session.device, session.data, session.variants
     parts = config.listed("benchmark_parts")
     bf16, _ = precision_of(config, device)
     metrics: dict[str, Any] = {
@@ -163,12 +163,15 @@ def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
         "process": os.getpid(),
         "started": now(),
         "flops_ceiling": matrix_product_ceiling(device, bf16),
-        "arms": {arm.name: {"label": arm.label, "kind": arm.kind, **_about(arm.config)} for arm in arms},
+        "arms": {
+            variant.name: {"label": variant.label, "kind": variant.kind, **_about(variant.config)}
+            for variant in variants
+        },
     }
     if "memory" in parts:
-        metrics["peak_bytes"] = peaks(arms, data, device, log)
+        metrics["peak_bytes"] = peaks(variants, data, device, log)
     if "speed" in parts or "breakdown" in parts:
-        runners = {arm.name: make_runner(arm, data, device) for arm in arms}
+        runners = {variant.name: make_runner(variant, data, device) for variant in variants}
         if "speed" in parts:
             turns, first, busy = take_turns(runners, config.num_benchmark_rounds, device, log)
             metrics["busy_during"] = busy
@@ -190,7 +193,7 @@ def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
         )
     return {
         "metrics": metrics,
-        "flops": {arm.name: arm.step_flops(data.vocab_size) for arm in arms},
+        "flops": {variant.name: variant.step_flops(data.vocab_size) for variant in variants},
         "data": {"data_id": data.data_id, "vocab_size": data.vocab_size, "corpus": data.meta["corpus"]},
     }
 
