@@ -37,7 +37,7 @@ def training_peak(variant: Variant | None, data: PreparedData, threads: int) -> 
 
 def peaks(variants: Sequence[Variant], data: PreparedData, device: torch.device, log: Log) -> dict[str, int]:
     """Variant -> peak bytes: of a GPU's allocator, or of a process, less what its imports take."""
-    log("peak memory, a process a variant" if device.type == "cpu" else "peak memory")
+    log("peak memory, one process per variant" if device.type == "cpu" else "peak memory")
     if device.type == "cpu":
         threads = torch.get_num_threads()
         empty = in_own_process(training_peak, None, data, threads)

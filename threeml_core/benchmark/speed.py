@@ -1,4 +1,4 @@
-"""Timing in turns: every variant takes its turn in every round; `threeml_core.benchmark.speeds` compares within rounds."""
+"""Timing in turns: every variant takes its turn in every round; `benchmark.speeds` compares within rounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def take_turns(
     """Time the variants; the baseline has two turns a round, and every other round goes backwards.
 
     Returns:
-        `Turns` by variant (and `AGAIN`), the seconds of each variant's first step, compiling included, and how many cores
+        `Turns` by variant (and `AGAIN`), the seconds of each one's first step, compiling included, and how many cores
         other processes kept at work during the rounds, see `OthersMeter`.
     """
     first: dict[str, float] = {}
