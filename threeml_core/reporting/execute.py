@@ -137,7 +137,7 @@ def _is_current(path: Path, key: str, config: StudyConfig) -> bool:
 def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config: StudyConfig) -> tuple[str, str]:
     """In a process of its own: a line for the log, and why it failed, or ""."""
     started = time.perf_counter()
-    logging.getLogger("papermill").setLevel(logging.WARNING)
+    logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of what the first cell does not show
     unfinished = folder / "unfinished" / source.name
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     options = {"kernel_name": "python3", "progress_bar": False, "cwd": PROJECT_ROOT, "autosave_cell_every": 5}
