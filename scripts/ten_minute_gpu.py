@@ -18,7 +18,8 @@ from threeml_core.glue.encoders import open_encoder
 from threeml_core.glue.finetune import finetune_glue, load_tasks
 from threeml_core.runs.archive import write_archive
 from threeml_core.runs.record import STAGES, load_records
-from threeml_core.study.results import COMPARISON, comparison_config, study_runs
+from threeml_core.study.experiment import comparison_config
+from threeml_core.study.ledger import study_runs
 from threeml_core.study.run import prepare as prepare_record
 from threeml_core.training.loop import pretrain
 
@@ -38,7 +39,7 @@ HUNDREDTH = {
     "batch_size": 16,
     "micro_batch_size": 16,
     "max_train_examples": 64,
-    "max_eval_blocks": 32,
+    "max_eval_sequences": 32,
     "device": "cpu",
     "study_widths": "32",
 }
@@ -69,7 +70,7 @@ def run(config: StudyConfig, until: float) -> list[str]:
     prepare_record(config, print_line)
     tasks = load_tasks(tuned, print_line)
     left_out, longest = [], 0.0
-    for each in study_runs(config, [COMPARISON]):
+    for each in study_runs(config, ["Table 3"]):
         started = time.monotonic()
         if started + longest > until:
             left_out.append(each.model)

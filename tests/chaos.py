@@ -33,7 +33,7 @@ SETTINGS = {
     "save_steps": 6,
     "logging_steps": 5,
     "eval_steps": 20,
-    "max_eval_blocks": 32,
+    "max_eval_sequences": 32,
 }
 
 PLACES = {

@@ -74,7 +74,7 @@ def small(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
         "eval_steps": 10,
         "logging_steps": 5,
         "save_steps": 6,
-        "max_eval_blocks": 16,
+        "max_eval_sequences": 16,
     }
 
 

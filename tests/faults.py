@@ -334,7 +334,9 @@ BAD_INPUTS = [
     # ranges
     BadInput("percent", "a mask rate in percent", {"mask_rate": 40}, "expected a fraction above 0 and below 1"),
     BadInput("rate-zero", "a mask rate of 0", {"mask_rate": 0}, "mask_rate=0.0: expected a fraction"),
-    BadInput("rate-small", "a mask rate that masks no token", {"mask_rate": 0.001}, "masks no token in a block of 32"),
+    BadInput(
+        "rate-small", "a mask rate that masks no token", {"mask_rate": 0.001}, "masks no token in a sequence of 32"
+    ),
     BadInput("rate-large", "a mask rate that leaves no token", {"mask_rate": 0.99}, "2 are special tokens and stay"),
     BadInput("learning-rate", "a negative learning rate", {"learning_rate": -1e-3}, "expected more than 0"),
     BadInput("dropout", "a dropout of 1", {"hidden_dropout_prob": 1}, "expected 0 or more and below 1"),
@@ -930,7 +932,9 @@ BAD_INPUTS = [
     BadInput(
         "grid", "a word in a grid of numbers", {"finetune_epochs": "3,x"}, "expected whole numbers such as", "finetune"
     ),
-    BadInput("trials", "no trials", {"trials": 0}, "trials=0: expected at least 1, or None for all", "finetune"),
+    BadInput(
+        "trials", "no trials", {"num_trials": 0}, "num_trials=0: expected at least 1, or None for all", "finetune"
+    ),
     BadInput(
         "glue-absent",
         "a folder of tasks that is not there",
@@ -1003,7 +1007,7 @@ BAD_INPUTS = [
         "study",
     ),
     BadInput("study-task", "an unknown task for a study", {"tasks": "mnil"}, "unknown task 'mnil'", "study"),
-    BadInput("workers", "no workers", {"workers": 0}, "workers=0: expected at least 1", "study"),
+    BadInput("workers", "no workers", {"num_workers": 0}, "num_workers=0: expected at least 1", "study"),
     BadInput(
         "study-length",
         "texts longer than the encoders to be pre-trained take",
@@ -1038,7 +1042,7 @@ BAD_INPUTS = [
     ),
     BadInput("mi-layers", "a layer by name", {"state_layers": "last"}, "expected 'all' or layer", "information"),
     BadInput("mi-layer", "a layer beyond the last", {"state_layers": "0,3"}, "there is no layer 3", "information"),
-    BadInput("mi-clusters", "more clusters than states", {"clusters": 10**6}, "lower clusters", "information"),
+    BadInput("mi-clusters", "more clusters than states", {"num_clusters": 10**6}, "lower num_clusters", "information"),
     BadInput(
         "mi-text",
         "a run whose text has changed since",
@@ -1070,7 +1074,11 @@ BAD_INPUTS = [
     BadInput("mi-store", "an unknown place for states", {"states_store": "ram"}, "one of disk, mem", "information"),
     # benchmark and report
     BadInput(
-        "arm", "an unknown model in a benchmark", {"benchmark_arms": "bert"}, "benchmark_arms='bert'", "benchmark"
+        "variant",
+        "an unknown model in a benchmark",
+        {"benchmark_variants": "bert"},
+        "benchmark_variants='bert'",
+        "benchmark",
     ),
     BadInput(
         "part", "an unknown part of a benchmark", {"benchmark_parts": "sped"}, "benchmark_parts='sped'", "benchmark"
@@ -1078,16 +1086,18 @@ BAD_INPUTS = [
     BadInput(
         "rounds",
         "a benchmark of too few rounds for an interval",
-        {"benchmark_rounds": 5},
-        "benchmark_rounds=5: expected at least 6",
+        {"num_benchmark_rounds": 5},
+        "num_benchmark_rounds=5: expected at least 6",
         "benchmark",
     ),
-    BadInput("sessions", "a benchmark without sessions", {"benchmark_sessions": 0}, "expected at least 1", "benchmark"),
+    BadInput(
+        "sessions", "a benchmark without sessions", {"num_benchmark_sessions": 0}, "expected at least 1", "benchmark"
+    ),
     BadInput(
         "sessions-of-what",
         "sessions of a benchmark that measure no speed",
-        {"benchmark_sessions": 5, "benchmark_parts": "memory"},
-        "benchmark_parts='memory': expected speed in it, as benchmark_sessions=5",
+        {"num_benchmark_sessions": 5, "benchmark_parts": "memory"},
+        "benchmark_parts='memory': expected speed in it, as num_benchmark_sessions=5",
         "benchmark",
     ),
     BadInput(

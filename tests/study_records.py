@@ -9,7 +9,7 @@ from threeml_core.config import StudyConfig, identity_parameters
 from threeml_core.foundation.files import fingerprint
 from threeml_core.glue.protocol import planned_tasks, runs_of
 from threeml_core.runs.record import RunRecord
-from threeml_core.study.results import StudyRun, finetune_configs
+from threeml_core.study.experiment import StudyRun
 
 ENVIRONMENT = {
     "commit": None,
@@ -51,7 +51,7 @@ def finetuned(
 ) -> list[RunRecord]:
     """A record for every planned fine-tuning; `scores`: task -> one number for all metrics, or metric -> number."""
     found = {}
-    for chosen in finetune_configs(run, config):
+    for chosen in run.finetunings(config).values():
         for task in sorted(planned_tasks(chosen), key=lambda task: task.starts_from is not None):
             for point in runs_of(task, chosen):
                 given = scores[task.name]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from threeml_core.config import StudyConfig, parse_arguments
 from threeml_core.foundation.errors import BusyError, CheckpointError, ParameterError, StudyError, command_line
-from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.foundation.processes import LEAVE, leave_if_asked, spin_briefly
 
 # Each stage imports what it needs when it is called: `--help` and a report need no torch.
@@ -26,8 +25,7 @@ def pretrain(config: StudyConfig) -> None:
 
 def finetune(config: StudyConfig) -> None:
     """Fine-tune an encoder by the paper's protocol, as notebooks/03_finetune.ipynb does."""
-    from threeml_core.glue.finetune import export_predictions
-    from threeml_core.study.run import finetune_study
+    from threeml_core.glue.finetune import export_predictions, finetune_study
 
     if config.checkpoint is None:
         raise CheckpointError("checkpoint is missing: give -p checkpoint <folder, hub name or random:...>")
@@ -80,16 +78,10 @@ def benchmark(config: StudyConfig) -> None:
 
 def report(config: StudyConfig) -> None:
     """Bring the report of a preset up to date: run the notebooks that are out of date, write the HTML pages."""
-    from threeml_core.reporting.execute import execute_notebooks
-    from threeml_core.reporting.html import build_report
-    from threeml_core.runs.archive import from_records
+    from threeml_core.reporting.report import make_report
 
-    output = PROJECT_ROOT / "reports" / config.preset
-    if config.report_from == "records":
-        config = from_records(config, output)
-    folder, failed = execute_notebooks(config)
-    index = build_report(folder, output, config)
-    print(f"The report is {index.relative_to(PROJECT_ROOT)}: open it in a browser.")
+    index, failed = make_report(config)
+    print(f"The report is {index}: open it in a browser.")
     if failed:
         raise StudyError(f"{len(failed)} of its pages are missing: {'; '.join(failed)}")
 
@@ -120,7 +112,7 @@ def main() -> None:
             print("\n".join(["usage: threeml STAGE [-f FILE] [-p NAME VALUE] ... | STAGE --help", "", *lines]))
         case [name, *arguments] if name in STAGES:
             stage = STAGES[name]
-            stage(parse_arguments(stage.__doc__ or "", arguments))
+            stage(parse_arguments(stage.__doc__ or "", arguments, name))
         case [name, *_]:
             raise ParameterError(
                 f"unknown stage {name!r}: expected one of {names}, such as `threeml pretrain -p seed 1`"

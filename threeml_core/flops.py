@@ -22,8 +22,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from threeml_core.architectures import ARCHITECTURES
-from threeml_core.config import StudyConfig, corruption_counts, parse_mask_split
+from threeml_core.config import StudyConfig
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import corruption_counts, parse_mask_split
 
 Mode = Literal["paper", "exact"]
 STEP_FACTOR: dict[Mode, int] = {"paper": 2, "exact": 3}

@@ -13,8 +13,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from threeml_core.config import CorruptionCounts, corruption_counts, largest_mask_rate, parse_mask_split
 from threeml_core.foundation.errors import ParameterError
+from threeml_core.parameters.masking import CorruptionCounts, corruption_counts, largest_mask_rate, parse_mask_split
 
 IGNORE_INDEX = -100
 """Label of a position that is not predicted (Hugging Face's and torch's convention)."""

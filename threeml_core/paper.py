@@ -1,4 +1,4 @@
-"""Figures that the paper prints, as one tidy table: artefact, recipe, model, setting, metric, value."""
+"""Figures that the paper reports, as one tidy table: artefact, recipe, model, setting, metric, value."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ import dataclasses
 import functools
 from pathlib import Path
 
+RECIPES = ("efficient-large", "longer-base")
+"""The paper's two, as the presets are called."""
+
 _FILE = Path(__file__).with_name("paper_values.csv")
 
 
 @dataclasses.dataclass(frozen=True)
-class PrintedValue:
-    """One printed number.
+class ReportedValue:
+    """One number that the paper reports.
 
     Attributes:
         artefact: table, figure or section it stands in.
         recipe: `efficient-large` or `longer-base`, as the presets are called.
-        model: as printed, such as `3ML_self-40%`.
-        setting: architecture and mask rate, such as `self 0.4`; with thousands of updates where they matter, and with
+        model: as the paper names it, such as `3ML_self-40%`.
+        setting: architecture and mask rate, such as `self 0.4`; with thousands of steps where they matter, and with
             the parameter that an ablation varies, such as `self 0.4 decoder_hidden_size=256`. `bert` and `electra` are
             the baselines whose masking is not ours.
-        metric: `speedup` (ratio), `speedup_at_updates` (ratio of total FLOPs to 125K baseline updates), `speedup_said`
-            (ratio, in the text only), `parameters` (millions), `budget` (percent), `updates` (thousands),
+        metric: `speedup` (ratio), `speedup_at_steps` (ratio of total FLOPs to 125K baseline steps), `speedup_said`
+            (ratio, in the text only), `parameters` (millions), `budget` (percent), `steps` (thousands),
             `encoder_share` (percent), `v100_hours`, `perplexity`, `best_mask_rate` and `<task>_best_mask_rate`
             (percent; figures without numbers, what the text says of them), `glue_average`, `ablation_average` and
-            `<task>_<metric>` with the names of `threeml_core.glue.tasks` (all times 100, as printed; MNLI's accuracy in
-            ablations is weighted over its two sets).
-        printed: the figure as printed; its decimals say how it was rounded.
+            `<task>_<metric>` with the names of `threeml_core.glue.tasks` (all times 100, as reported; MNLI's accuracy
+            in ablations is weighted over its two sets).
+        reported: the figure as it is written; its decimals say how it was rounded.
         note: what is known about a figure that the formula does not give.
     """
 
@@ -36,22 +39,27 @@ class PrintedValue:
     model: str
     setting: str
     metric: str
-    printed: str
+    reported: str
     note: str
 
     @property
     def value(self) -> float:
-        """The printed figure as a number."""
-        return float(self.printed)
+        """The reported figure as a number."""
+        return float(self.reported)
 
     @property
     def decimals(self) -> int:
-        """Decimals printed."""
-        return len(self.printed.partition(".")[2])
+        """The number of decimals that are written."""
+        return len(self.reported.partition(".")[2])
 
 
 @functools.cache
-def printed_values() -> tuple[PrintedValue, ...]:
+def reported_values() -> tuple[ReportedValue, ...]:
     """All transcribed figures, in the order of the file."""
     with _FILE.open(encoding="utf-8", newline="") as handle:
-        return tuple(PrintedValue(**row) for row in csv.DictReader(handle))
+        return tuple(ReportedValue(**row) for row in csv.DictReader(handle))
+
+
+def reported_in(artefact: str, recipe: str = "efficient-large") -> dict[tuple[str, str], ReportedValue]:
+    """(setting, metric) -> value, of one table or figure and one recipe."""
+    return {(v.setting, v.metric): v for v in reported_values() if v.artefact == artefact and v.recipe == recipe}

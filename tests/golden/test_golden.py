@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from threeml_core.config import ARCHITECTURES, StudyConfig
+from threeml_core.config import StudyConfig
 from threeml_core.masking import Masking, corrupt
-from threeml_core.models import build_model
+from threeml_core.models.build import build_model
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 
 FILE = Path(__file__).with_name("losses.json")

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.benchmark.test_variants import settings
 
-from tests.unit.benchmark.test_arms import settings
-from threeml_core import reporting
 from threeml_core.__main__ import main
 from threeml_core.benchmark import run, speeds
 from threeml_core.benchmark.breakdown import KINDS
@@ -26,7 +25,8 @@ from threeml_core.benchmark.speeds import benchmark_records, same_benchmark
 from threeml_core.config import make_config
 from threeml_core.flops import forward_flops
 from threeml_core.foundation.log import no_line
-from threeml_core.runs.record import RunRecord, write_record
+from threeml_core.reporting import performance
+from threeml_core.runs.record import RunRecord
 
 ANYHOW = Patience(wait=0, pause=0, load=math.inf, busy=math.inf)
 """These tests run beside others."""
@@ -44,17 +44,21 @@ def short_turns() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def record(corpus_file: Path, runs_dir: Path) -> RunRecord:
-    """A benchmark of a second: speed and breakdown of three arms, all of a tiny geometry's scaling."""
+    """A benchmark of a second: speed and breakdown of three variants, all of a tiny geometry's scaling."""
     (found,) = run_benchmark(make_config(settings(corpus_file, runs_dir)), no_line, patience=ANYHOW)
     return found
 
 
-def with_turns(record: RunRecord, again: float = 1.0, **metrics: object) -> RunRecord:
-    """What it would be on an idle machine that is as fast in every round, and `again` times slower in a second turn."""
-    turns = {name: {**of, "seconds": [0.1] * 6} for name, of in record.metrics["turns"].items()}
+def idle_metrics(metrics: dict[str, Any], again: float = 1.0) -> dict[str, Any]:
+    """On an idle machine that is as fast in every round, and `again` times slower in a second turn."""
+    turns = {name: {**of, "seconds": [0.1] * 6} for name, of in metrics["turns"].items()}
     turns["vanilla-15 again"] = {**turns["vanilla-15"], "seconds": [0.1 * again] * 6}
-    idle = {"load_before": 0.1, "busy_before": 0.0, "busy_during": 0.0}
-    return dataclasses.replace(record, metrics={**record.metrics, "turns": turns, **idle, **metrics})
+    return {**metrics, "turns": turns, "load_before": 0.1, "busy_before": 0.0, "busy_during": 0.0}
+
+
+def with_turns(record: RunRecord, again: float = 1.0, **metrics: object) -> RunRecord:
+    """A record with `idle_metrics`."""
+    return dataclasses.replace(record, metrics={**idle_metrics(record.metrics, again), **metrics})
 
 
 def as_session(record: RunRecord, number: int, faster: float, **metrics: object) -> RunRecord:
@@ -81,22 +85,22 @@ def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir:
         assert point["flops"] == 3 * 4 * forward_flops(config, "exact", record.data["vocab_size"])
 
     quiet = with_turns(record)
-    arms = {arm.name: arm for arm in speeds.speeds([quiet])}
-    assert arms["vanilla-15"].over_vanilla == speeds.Interval(1.0, 1.0, 1.0)
-    one = arms["self-50"]
-    assert one.conversion.value == pytest.approx(
+    variants = {variant.name: variant for variant in speeds.speeds([quiet])}
+    assert variants["vanilla-15"].over_vanilla == speeds.Interval(1.0, 1.0, 1.0)
+    one = variants["self-50"]
+    assert one.realised.value == pytest.approx(
         one.over_vanilla.value * record.flops["self-50"] / record.flops["vanilla-15"]
     )
     assert one.mfu is None and 0 <= one.data_wait < 1
     text = "\n".join(speeds.lines_of([quiet]))
     assert "3ML_self-50%" in text and "Hugging Face" in text
-    html = reporting.speed_comparison([quiet])._repr_html_()
-    assert "3ML_self-50%" in html and speeds.text_of(one.conversion) in html
-    for part in ("plot_breakdown", "breakdown_table", "plot_scaling", "scaling_table"):
-        assert getattr(reporting, part)(quiet)._repr_html_()
-    for part in ("resource_table", "plot_conversion", "session_table"):
-        assert getattr(reporting, part)([quiet])._repr_html_()
-    assert "not measured" in repr(reporting.preparation_table(quiet))
+    html = performance.speed_comparison([quiet])._repr_html_()
+    assert "3ML_self-50%" in html and speeds.text_of(one.realised) in html
+    for part in ("plot_breakdown", "breakdown_table", "plot_step_cost", "step_cost_table"):
+        assert getattr(performance, part)(quiet)._repr_html_()
+    for part in ("resource_table", "plot_realised", "session_table"):
+        assert getattr(performance, part)([quiet])._repr_html_()
+    assert "not measured" in repr(performance.preparation_table(quiet))
 
 
 @pytest.mark.parametrize(
@@ -109,16 +113,16 @@ def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir:
 )
 def test_a_noisy_or_busy_record_gives_no_speed(record: RunRecord, again: float, metrics: dict, why: str) -> None:
     bad = with_turns(record, again, **metrics)
-    assert speeds.speeds([bad]) == [] and speeds.conversion_by_session([bad], "self-50") == ()
+    assert speeds.speeds([bad]) == [] and speeds.realised_by_session([bad], "self-50") == ()
     lines = speeds.lines_of([bad])
     assert len(lines) == 2 and f"no speed is given, {why}" in lines[1]
-    page = repr(reporting.speed_comparison([bad]))
+    page = repr(performance.speed_comparison([bad]))
     assert why in page and "no speed is given" in page and "ms an update" not in page
-    assert "no speed is given" in repr(reporting.resource_table([bad]))
-    assert "no speed is given" in reporting.plot_conversion([bad]).alt
-    assert reporting.session_table([bad]).rows[0][-1] == why.partition(":")[0]  # the whole of it stands beneath
-    assert why in reporting.plot_scaling(bad).alt and "not to be trusted" in reporting.plot_scaling(bad).alt
-    assert "not to be trusted" not in reporting.plot_scaling(with_turns(record)).alt
+    assert "no speed is given" in repr(performance.resource_table([bad]))
+    assert "no speed is given" in performance.plot_realised([bad]).alt
+    assert performance.session_table([bad]).rows[0][-1] == why.partition(":")[0]  # the whole of it stands beneath
+    assert why in performance.plot_step_cost(bad).alt and "not to be trusted" in performance.plot_step_cost(bad).alt
+    assert "not to be trusted" not in performance.plot_step_cost(with_turns(record)).alt
 
 
 def test_what_ended_before_is_not_held_against_a_session(record: RunRecord) -> None:
@@ -126,7 +130,7 @@ def test_what_ended_before_is_not_held_against_a_session(record: RunRecord) -> N
     loaded = with_turns(record, load_before=99.0)
     assert speeds.why_no_speed(loaded) == "" and speeds.speeds([loaded])
     assert speeds.why_no_verdict(loaded).startswith("busy: a load of 99.00")
-    assert speeds.conversion_by_session([loaded], "self-50") == ()
+    assert speeds.realised_by_session([loaded], "self-50") == ()
 
 
 def test_sessions_side_by_side(record: RunRecord) -> None:
@@ -134,11 +138,11 @@ def test_sessions_side_by_side(record: RunRecord) -> None:
     sessions = [as_session(record, number, 1 + number / 10) for number in (1, 2, 3)]
     sessions.append(as_session(record, 4, 9.0, again=1.2))
     by_flops = record.flops["vanilla-15"] / record.flops["self-50"]
-    table = reporting.session_table(sessions)
+    table = performance.session_table(sessions)
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     assert [row["Session"] for row in rows] == ["1", "2", "3", "4", "mean (95%)"]
     assert [row["Run"] for row in rows[:4]] == [r.run_id for r in sessions], "a report keeps the runs it names"
-    column = "Conversion, 3ML_self-50%"
+    column = "Realised, 3ML_self-50%"
     assert [row[column] for row in rows] == [
         *(f"{faster / by_flops:.3f}" for faster in (1.1, 1.2, 1.3)),
         "—",
@@ -146,10 +150,10 @@ def test_sessions_side_by_side(record: RunRecord) -> None:
     ]
     assert "too noisy" in rows[3]["No speed, because"]
     assert rows[0]["Vanilla-15% against itself"] == "1.000 (1.000 to 1.000)"
-    arm = next(arm for arm in speeds.speeds(sessions) if arm.name == "self-50")
+    variant = next(variant for variant in speeds.speeds(sessions) if variant.name == "self-50")
     half = 4.302653 * 0.1 / 3**0.5
-    assert (arm.over_vanilla.value, arm.over_vanilla.high) == pytest.approx((1.2, 1.2 + half))
-    page = repr(reporting.speed_comparison(sessions))
+    assert (variant.over_vanilla.value, variant.over_vanilla.high) == pytest.approx((1.2, 1.2 + half))
+    page = repr(performance.speed_comparison(sessions))
     assert "4 sessions of 6 rounds, 1 of them left out" in page and "Student's t" in page
     assert speeds.sessions_said(sessions).startswith("3 of 5 sessions; session 4 is none (too noisy")
 
@@ -170,12 +174,12 @@ def test_measured_once_unless_it_gave_no_speed(record: RunRecord, corpus_file: P
 
 def test_each_session_is_a_process_and_finished_ones_stay(corpus_file: Path, tmp_path: Path) -> None:
     """The second run of two sessions finds the first one there and measures the other alone, in a new process."""
-    given = {**settings(corpus_file, tmp_path), "benchmark_arms": "self", "benchmark_parts": "speed"}
+    given = {**settings(corpus_file, tmp_path), "benchmark_variants": "self", "benchmark_parts": "speed"}
     (first,) = run_benchmark(make_config(given), no_line, patience=ANYHOW)
     path = first.folder(tmp_path) / "record.json"
     path.write_text(json.dumps(dataclasses.asdict(with_turns(first, mark=1))))
     lines: list[str] = []
-    config = make_config({**given, "benchmark_sessions": 2, "benchmark_parts": "speed"})
+    config = make_config({**given, "num_benchmark_sessions": 2, "benchmark_parts": "speed"})
     both = run_benchmark(config, lines.append, patience=ANYHOW)
     assert [r.identity["session"] for r in both] == [1, 2] and "mark" in both[0].metrics
     assert both[0].metrics["process"] == os.getpid() != both[1].metrics["process"]
@@ -191,7 +195,7 @@ def test_a_busy_machine_is_refused(
     corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the command: one line, and nothing is recorded; a page is made, and says that the machine was busy."""
-    given = {**settings(corpus_file, tmp_path), "benchmark_parts": "speed", "benchmark_arms": "self"}
+    given = {**settings(corpus_file, tmp_path), "benchmark_parts": "speed", "benchmark_variants": "self"}
     monkeypatch.setattr("threeml_core.benchmark.run.Patience", lambda: Patience(wait=0, pause=0))
     parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
     monkeypatch.setattr(sys, "argv", ["threeml", "benchmark", *parameters])
@@ -222,10 +226,9 @@ def test_the_command(
     monkeypatch.setattr("threeml_core.benchmark.run.Patience", lambda: ANYHOW)
     measure = run._measure
 
-    def chosen(*arguments: Any) -> RunRecord:
-        found = with_turns(measure(*arguments), again)
-        write_record(found, tmp_path)
-        return found
+    def chosen(*arguments: Any) -> dict[str, Any]:
+        fields = measure(*arguments)
+        return {**fields, "metrics": idle_metrics(fields["metrics"], again)}
 
     monkeypatch.setattr(run, "_measure", chosen)
     monkeypatch.setattr(

@@ -14,10 +14,12 @@ from threeml_core.benchmark.run import run_benchmark
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import ParameterError, TrainingError
 from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.glue.finetune import finetune_study
 from threeml_core.glue.tasks import ABLATION_TASKS
 from threeml_core.information.measure import mutual_information
-from threeml_core.study.results import COMPARISON
-from threeml_core.study.run import finetune_study, finished_outcomes, prepare, run_study
+from threeml_core.study.experiment import Experiment
+from threeml_core.study.ledger import find
+from threeml_core.study.run import finished_results, prepare, run_study
 from threeml_core.training.loop import pretrain
 
 
@@ -31,9 +33,9 @@ def test_only_what_is_missing(study: dict, tmp_path: Path) -> None:
     config, runs_dir = make_config(study), tmp_path / "runs"
     first = run_study(config, ["Table 2c"])
     assert [o.run.config.mask_split for o in first] == ["80-10-10", "80-10-10", "80-0-20", "80-0-20"]
-    for outcome in first:
-        assert outcome.is_finished
-        assert {name: len(found) for name, found in outcome.ablation[0].records.items()} == dict.fromkeys(
+    for result in first:
+        assert result.is_finished
+        assert {name: len(found) for name, found in result.ablation[0].records.items()} == dict.fromkeys(
             ABLATION_TASKS, 1
         )
     before = finished(runs_dir)
@@ -47,10 +49,10 @@ def test_only_what_is_missing(study: dict, tmp_path: Path) -> None:
     )
     assert "16 of 20 runs are finished; their records are read" in lines, "fine-tunings of the first four too"
     assert all(o.is_finished for o in more)
-    assert finished_outcomes(config, ["Figure 5", "Table 2c"]) == more
+    assert finished_results(config, ["Figure 5", "Table 2c"]) == more
     there = run_study(config.replace(plan_only=True), ["Figure 5", "Table 2c"])
     assert [(o.pretraining, o.ablation) for o in there] == [(o.pretraining, o.ablation) for o in more]
-    assert [len(o.pretraining) for o in finished_outcomes(config, ["Figure 3"])] == [1, 1], "shared with Figure 5"
+    assert [len(o.pretraining) for o in finished_results(config, ["Figure 3"])] == [1, 1], "shared with Figure 5"
     again = run_study(config, ["Figure 5", "Table 2c"])
     assert finished(runs_dir) == after
     assert [o.pretraining for o in again] == [o.pretraining for o in more]
@@ -58,17 +60,17 @@ def test_only_what_is_missing(study: dict, tmp_path: Path) -> None:
 
 def test_seeds_and_steps(study: dict, tmp_path: Path) -> None:
     """Two pre-training seeds, two workers; Table 3's models have their own number of updates and fine-tuning seeds."""
-    config = make_config({**study, "pretrain_seeds": 2, "workers": 2})
-    outcomes = run_study(config, [COMPARISON])
-    assert len(outcomes) == 5 and all(o.is_finished and list(o.pretraining) == [0, 1] for o in outcomes)
-    for outcome in outcomes:
-        assert {r.parameters["max_steps"] for r in outcome.pretraining.values()} == {4}
-        for found in outcome.comparison.values():
+    config = make_config({**study, "num_pretrain_seeds": 2, "num_workers": 2})
+    results = run_study(config, ["Table 3"])
+    assert len(results) == 5 and all(o.is_finished and list(o.pretraining) == [0, 1] for o in results)
+    for result in results:
+        assert {r.parameters["max_steps"] for r in result.pretraining.values()} == {4}
+        for found in result.comparison.values():
             assert {name: len(records) for name, records in found.records.items()} == {"mnli": 2, "rte": 2}
-        losses = outcome.metric("eval_loss")
+        losses = result.metric("eval_loss")
         assert losses[0] != losses[1]
-    here = pretrain(config.replace(workers=1, architecture="self", runs_dir=str(tmp_path / "here")))
-    there = next(o for o in outcomes if o.run.model == "3ML_self-40%").pretraining[0]
+    here = pretrain(config.replace(num_workers=1, architecture="self", runs_dir=str(tmp_path / "here")))
+    there = next(o for o in results if o.run.model == "3ML_self-40%").pretraining[0]
     assert here.run_id == there.run_id and here.metrics["eval_loss"] == pytest.approx(
         there.metrics["eval_loss"], rel=1e-4
     )
@@ -89,17 +91,17 @@ def test_plan_only_does_nothing(study: dict, tmp_path: Path) -> None:
 def test_a_run_that_diverges_does_not_end_the_study(study: dict, tmp_path: Path) -> None:
     config = make_config({**study, "learning_rate": 1e30, "warmup_ratio": 0.0, "max_steps": 12, "ablation_steps": 12})
     lines: list[str] = []
-    outcomes = run_study(config, ["Figure 3"], lines.append)
-    assert all("not finite" in o.pretraining[0].failure for o in outcomes) and not any(o.ended for o in outcomes)
+    results = run_study(config, ["Figure 3"], lines.append)
+    assert all("not finite" in o.pretraining[0].failure for o in results) and not any(o.ended for o in results)
     assert sum("failed: the loss is not finite" in line or "failed: a parameter" in line for line in lines) == 2
     before = finished(tmp_path / "runs")
     assert len(before) == 2, "what fails would fail again: it is recorded"
-    assert [o.pretraining for o in run_study(config, ["Figure 3"])] == [o.pretraining for o in outcomes]
+    assert [o.pretraining for o in run_study(config, ["Figure 3"])] == [o.pretraining for o in results]
     assert finished(tmp_path / "runs") == before
     assert [o.pretraining for o in run_study(config.replace(plan_only=True), ["Figure 3"])] == [
-        o.pretraining for o in outcomes
+        o.pretraining for o in results
     ]
-    failed = outcomes[0].run.config
+    failed = results[0].run.config
     with pytest.raises(TrainingError, match="failed before: the loss is not finite.*to try again, remove"):
         pretrain(failed)
 
@@ -108,6 +110,19 @@ def test_bad_input_before_any_run(study: dict, tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="unknown task 'mnil'"):
         run_study(make_config({**study, "tasks": "mnil"}), ["Table 3"])
     assert not (tmp_path / "runs" / "pretrain").exists()
+
+
+def test_an_experiment_of_ones_own(small: dict, tmp_path: Path) -> None:
+    """What was run is found in the ledger; and by the run itself, by whatever path its text is named."""
+    config = make_config({**small, "runs_dir": str(tmp_path / "runs"), "max_steps": 2, "eval_steps": 2})
+    alone = Experiment("Dropout", "without tasks", models=("self",), vary={"hidden_dropout_prob": (0.0, 0.5)})
+    first = run_study(config, [alone])
+    assert [result.run.config.hidden_dropout_prob for result in first if result.is_finished] == [0.0, 0.5]
+    assert find(config, [alone]) == first
+    (tmp_path / "elsewhere").symlink_to(Path(config.corpus).parent)
+    again = config.replace(corpus=str(tmp_path / "elsewhere" / Path(config.corpus).name))
+    assert [r.pretraining for r in run_study(again, [alone])] == [r.pretraining for r in first]
+    assert not any(result.pretraining for result in find(again, [alone])), "parameters alone do not know that"
 
 
 def test_killed_and_started_again(study: dict, tmp_path: Path) -> None:

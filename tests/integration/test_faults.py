@@ -50,8 +50,8 @@ def more_parameters(command: str, folder: Path) -> dict[str, object]:
     tasks = {"glue": folder / "glue_data", "tasks": "cola", "max_length": 32}
     more: dict[str, dict[str, object]] = {
         "finetune": {"checkpoint": run / "encoder", **tasks},
-        "study": {"workers": 1, **tasks},
-        "information": {"runs": run.name, "clusters": 20},
+        "study": {"num_workers": 1, **tasks},
+        "information": {"runs": run.name, "num_clusters": 20},
     }
     return more.get(command, {})
 
@@ -95,7 +95,7 @@ def test_bad_input(
         patch.setattr(logging.getLogger("transformers"), "handlers", [logging.StreamHandler(sys.stderr)])
         patch.setattr(sys, "argv", ["threeml", row.command, *arguments])
         patch.setattr(torch.Tensor, "backward", refuse)
-        patch.setattr("threeml_core.reporting.html.build_report", refuse)  # it writes into the project
+        patch.setattr("threeml_core.reporting.report.build_report", refuse)  # it writes into the project
         patch.chdir(tmp_path)
         main()
     errors = capfd.readouterr().err

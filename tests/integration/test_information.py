@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.preloaded import Preloaded
-from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.foundation.errors import CheckpointError, DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line
 from threeml_core.information import measure as stage
 from threeml_core.information.measure import mutual_information
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.record import read_record
 from threeml_core.training.loop import pretrain
 
@@ -23,7 +24,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def study(small: dict, tmp_path: Path) -> StudyConfig:
-    return make_config({**small, "runs_dir": str(tmp_path), "clusters": 20, "kmeans_seeds": 2, "max_steps": 4})
+    return make_config({**small, "runs_dir": str(tmp_path), "num_clusters": 20, "num_kmeans_seeds": 2, "max_steps": 4})
 
 
 def test_a_study_of_the_three_models(study: StudyConfig, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_bad_input_is_one_line_before_anything_is_measured(study: StudyConfig, t
         ({"runs": str(folder / "encoder")}, CheckpointError, f"is no finished run.*that is {folder}"),
         ({"runs": " , "}, CheckpointError, "runs is empty"),
         ({"runs": record.run_id, "state_layers": "0,3"}, ParameterError, "pass layers 0 to 2, there is no layer 3"),
-        ({"runs": record.run_id, "clusters": 10**6}, ParameterError, "clusters=1,000,000, but there are only"),
+        ({"runs": record.run_id, "num_clusters": 10**6}, ParameterError, "num_clusters=1,000,000, but there are only"),
     ):
         with pytest.raises(kind, match=message):
             mutual_information(study.replace(**settings), no_line)
@@ -105,7 +106,7 @@ def test_bad_input_is_one_line_before_anything_is_measured(study: StudyConfig, t
     for settings, message in (
         ({"state_layers": "1,1"}, "expected 'all' or layer numbers"),
         ({"state_layers": "last"}, "expected 'all' or layer numbers"),
-        ({"clusters": 1}, "clusters=1: expected at least 2"),
+        ({"num_clusters": 1}, "num_clusters=1: expected at least 2"),
         ({"states_per_layer": 0}, "states_per_layer=0: expected at least 1"),
     ):
         with pytest.raises(ParameterError, match=message):
@@ -135,11 +136,11 @@ def test_a_run_without_its_decoder_or_with_another_text(study: StudyConfig, tmp_
 
 def test_the_command(study: StudyConfig, tmp_path: Path, preloaded: Preloaded) -> None:
     record = pretrain(study, no_line)
-    given = {"runs_dir": tmp_path, "runs": record.run_id, "clusters": 20, "kmeans_seeds": 1}
+    given = {"runs_dir": tmp_path, "runs": record.run_id, "num_clusters": 20, "num_kmeans_seeds": 1}
     done = preloaded.run("information", given)
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.splitlines()[-1].removeprefix("record: "))
     assert dataclasses.asdict(read_record(path.parent))["data"]["run"] == record.run_id
-    wrong = preloaded.run("information", {**given, "clusters": 9999999})
-    assert wrong.returncode == 2 and wrong.stderr.startswith("error: clusters=9,999,999, but there are only")
+    wrong = preloaded.run("information", {**given, "num_clusters": 9999999})
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: num_clusters=9,999,999, but there are only")
     assert len(wrong.stderr.splitlines()) == 1

@@ -18,25 +18,34 @@ import pytest
 
 from tests.audit import audited
 from tests.study_records import finetuned, pretrained
-from threeml_core import reporting
 from threeml_core.config import make_config
 from threeml_core.foundation.files import fingerprint
-from threeml_core.glue.protocol import GlueStudy, TaskResult
+from threeml_core.glue.protocol import FinetuneRun, GlueStudy, TaskResult
 from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.information import findings as information_findings
 from threeml_core.information.estimate import LayerInformation
-from threeml_core.reporting import figures
-from threeml_core.reporting.html import build_report
+from threeml_core.reporting import pretraining
+from threeml_core.reporting.claims import finding_table
+from threeml_core.reporting.commands import study_runs_table
+from threeml_core.reporting.figure_3 import figure_3_values
+from threeml_core.reporting.figure_5 import figure_5_values
+from threeml_core.reporting.finetuning import failed_table, protocol_table, runs_table
+from threeml_core.reporting.information import information_cost_table
+from threeml_core.reporting.pretraining import comparable, comparison_table, plot_training
+from threeml_core.reporting.report import build_report
+from threeml_core.reporting.table_1 import table_1
+from threeml_core.reporting.table_2 import swap_table, table_2
+from threeml_core.reporting.table_3 import budget_table, difference_table, table_3
 from threeml_core.runs.record import RunRecord, runs_named
-from threeml_core.study import claims as judged
-from threeml_core.study import results as study
-from threeml_core.study.results import Outcome, find_outcomes, study_runs
+from threeml_core.study.claims import claims
+from threeml_core.study.ledger import find, study_runs
+from threeml_core.study.results import Result
 
 RECORDS = 10_000
 SECONDS = 30
 """For what takes 5 to 10 on two cores: a limit that holds on a slow machine, and that a quadratic loop breaks."""
 
-LARGE = make_config({"preset": "efficient-large", "pretrain_seeds": 2})
+LARGE = make_config({"preset": "efficient-large", "num_pretrain_seeds": 2})
 SMALL = make_config({})
 SCORES = dict.fromkeys(GLUE_TASKS, 0.8)
 
@@ -67,31 +76,29 @@ def test_the_study_from_ten_thousand_records(
     """Its tables, and the report from the run folders; each record is opened once, each run looked at a few times."""
     write_records(records, tmp_path)
     calls = 0
-    point_of = study.point_of
+    of = FinetuneRun.of
 
-    def counted(run):
+    def counted(record):
         nonlocal calls
         calls += 1
-        return point_of(run)
+        return of(record)
 
-    monkeypatch.setattr(study, "point_of", counted)
+    monkeypatch.setattr(FinetuneRun, "of", counted)
     started = time.perf_counter()
-    outcomes = find_outcomes(
-        LARGE, None, *([r for r in records if r.stage == stage] for stage in ("pretrain", "finetune"))
-    )
+    outcomes = find(LARGE, None, records)
     assert all(outcome.is_finished for outcome in outcomes)
     assert calls < 10 * len(records), "a loop over runs within a loop over records"
     tables = [
-        reporting.study_runs_table(outcomes, LARGE),
-        reporting.masking_rate_table(outcomes, LARGE),
-        reporting.perplexity_comparison(outcomes, LARGE),
-        *(reporting.ablation_results(outcomes, name, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
-        reporting.swap_table(outcomes),
-        reporting.efficiency_table(outcomes, LARGE),
-        reporting.comparison_of_studies(outcomes, LARGE),
-        reporting.difference_table(outcomes, LARGE),
-        reporting.budget_table(outcomes),
-        reporting.finding_table(judged.claims(LARGE, outcomes, ())),
+        study_runs_table(outcomes, LARGE),
+        figure_3_values(outcomes, LARGE),
+        table_1(outcomes, LARGE),
+        *(table_2(name, outcomes, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
+        swap_table(outcomes),
+        figure_5_values(outcomes, LARGE),
+        table_3(outcomes, LARGE),
+        difference_table(outcomes, LARGE),
+        budget_table(outcomes),
+        finding_table(claims(LARGE, outcomes, ())),
     ]
     shown = "".join(table._repr_html_() for table in tables)
     assert runs_named(shown, [record.run_id for record in records]) == {record.run_id for record in records}
@@ -127,29 +134,29 @@ def test_one_run_beside_ten_thousand(seeds: list[RunRecord], monkeypatch: pytest
     """Notebook 02: the table has all of them; the figure draws the run and the newest others, and says so."""
     started = time.perf_counter()
     here = seeds[RECORDS // 2]
-    found = reporting.comparable(here, seeds)
-    assert len(found) == len(reporting.comparison_table(here, found).rows) == RECORDS
+    found = comparable(here, seeds)
+    assert len(found) == len(comparison_table(here, found).rows) == RECORDS
     read: list[Path] = []
 
     def metrics(path: Path) -> list[dict[str, float]]:
         read.append(path)
         return [{"step": step, "train_loss": 3.0, "eval_perplexity_masked": 20.0} for step in (1, 2)]
 
-    monkeypatch.setattr(figures, "read_metrics", metrics)
-    figure = reporting.plot_training(here, found, "runs")
-    newest = [record.run_id for record in seeds[1 - figures.MOST_CURVES :]]
+    monkeypatch.setattr(pretraining, "read_metrics", metrics)
+    figure = plot_training(here, found, "runs")
+    newest = [record.run_id for record in seeds[1 - pretraining.MOST_CURVES :]]
     assert sorted(path.parent.name for path in read) == sorted([here.run_id, *newest])
-    assert f"; {RECORDS - figures.MOST_CURVES:,} older ones are not." in figure.alt
+    assert f"; {RECORDS - pretraining.MOST_CURVES:,} older ones are not." in figure.alt
     assert time.perf_counter() - started < SECONDS
 
 
 def test_a_study_of_hundreds_of_seeds(seeds: list[RunRecord]) -> None:
     """Runs are looked up by seed: 300 of them among 10,000 records take no 3,000,000 comparisons."""
-    config = SMALL.replace(pretrain_seeds=300)
+    config = SMALL.replace(num_pretrain_seeds=300)
     started = time.perf_counter()
-    outcomes = find_outcomes(config, ["Table 3"], seeds, [])
+    outcomes = find(config, ["Table 3"], seeds)
     assert sorted(len(outcome.pretraining) for outcome in outcomes) == [0, 0, 0, 0, 300]
-    tables = [reporting.study_runs_table(outcomes, config), reporting.comparison_of_studies(outcomes, config)]
+    tables = [study_runs_table(outcomes, config), table_3(outcomes, config)]
     assert len(tables[0].rows) == 5 * 300
     assert time.perf_counter() - started < SECONDS
 
@@ -172,12 +179,9 @@ def test_every_run_of_a_fine_tuning(records: list[RunRecord]) -> None:
         for name, of in of_task.items()
     ]
     found = GlueStudy("model", "self", "model", tuple(results))
-    assert len(reporting.runs_table(found).rows) == len(tuned) + len(results)
-    assert (
-        reporting.failed_table([found]).rows[0][1]
-        == f"all {len(tuned)} runs ended, none with one answer for everything"
-    )
-    assert len(reporting.protocol_table(found).rows) == len(results)
+    assert len(runs_table(found).rows) == len(tuned) + len(results)
+    assert failed_table([found]).rows[0][1] == f"all {len(tuned)} runs ended, none with one answer for everything"
+    assert len(protocol_table(found).rows) == len(results)
     assert time.perf_counter() - started < SECONDS
 
 
@@ -202,7 +206,7 @@ def test_mutual_information_of_ten_thousand_runs(seeds: list[RunRecord], monkeyp
     last = LayerInformation(SMALL.num_hidden_layers, 8, 9_999, 1.0, **values, pairs_per_cell=(9.0,), clusters_used=(9,))
     layers = [dataclasses.asdict(dataclasses.replace(last, layer=number)) for number in (1, last.layer)]
     runs = study_runs(SMALL, ["Figure 4"])
-    outcomes = [Outcome(run, dict(enumerate(seeds[start::3])), {}, {}) for start, run in enumerate(runs)]
+    outcomes = [Result(run, dict(enumerate(seeds[start::3])), {}, {}) for start, run in enumerate(runs)]
     measured = [
         dataclasses.replace(
             record,
@@ -216,10 +220,10 @@ def test_mutual_information_of_ten_thousand_runs(seeds: list[RunRecord], monkeyp
         for seed, record in outcome.pretraining.items()
     ]
     started = time.perf_counter()
-    claim = next(claim for claim in judged.claims(SMALL, outcomes, measured) if claim.name == "C8")
+    claim = next(claim for claim in claims(SMALL, outcomes, measured) if claim.name == "C8")
     assert [len(finding.values) for finding in claim.findings] == [RECORDS // 3] * 2
     assert looked <= 2 * RECORDS
-    assert len(reporting.information_cost_table(measured).rows) == RECORDS
+    assert len(information_cost_table(measured).rows) == RECORDS
     assert time.perf_counter() - started < SECONDS
 
 

@@ -17,14 +17,16 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 
 import threeml_core.training.loop
 from tests.preloaded import Preloaded
-from threeml_core import flops, reporting
-from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
+from threeml_core import flops
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import DamagedFileError, DivergedError, ParameterError, StudyError, TrainingError
 from threeml_core.foundation.log import no_line
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.reporting.notes import corruption_note
 from threeml_core.runs.record import load_records, read_metrics, read_record
 from threeml_core.training.checkpoint import SavedStates
-from threeml_core.training.loop import pretrain, pretrain_run_id
+from threeml_core.training.loop import planned_run, pretrain
 from threeml_core.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -170,12 +172,12 @@ def test_what_is_executed_is_said_and_is_one_run(own_runs: dict) -> None:
     assert sizes == [64, 8, 8]
     assert record.metrics["eval_perplexity_unchanged"] > 1 and record.metrics["eval_perplexity_replaced"] > 1
     assert pretrain(make_config({**vanilla, "mask_rate": 0.16}), no_line) == record
-    note = reporting.corruption_note([record])
+    note = corruption_note([record])
     assert note.count("0.15 as 0.1562 (4 [MASK]s, 0.5 replaced, 0.5 unchanged)") == 2 and "per sequence of 32" in note
 
 
 def test_a_validation_text_too_short_for_a_kind_says_so(own_runs: dict) -> None:
-    settings = {"eval_mask_rate": 0.15, "eval_mask_split": "80-19-1", "max_eval_blocks": 1, "max_steps": 5}
+    settings = {"eval_mask_rate": 0.15, "eval_mask_split": "80-19-1", "max_eval_sequences": 1, "max_steps": 5}
     lines: list[str] = []
     record = pretrain(make_config({**own_runs, **settings}), lines.append)
     missing = [kind for kind in ("replaced", "unchanged") if not record.metrics[f"eval_tokens_{kind}"]]
@@ -251,7 +253,7 @@ def interrupted(settings: dict, *steps: int) -> tuple[StudyConfig, list[Path]]:
     config = make_config(settings)
     data = prepare_data(config)
     trainer = Trainer(config, data, CPU)
-    folder = Path(settings["runs_dir"]) / "pretrain" / pretrain_run_id(config, data, CPU)
+    folder = planned_run(config, data, CPU)[0]
     states = SavedStates(folder / "training_state", keep=len(steps))
     while trainer.state.step < max(steps):
         trainer.state.loss_sum += trainer.update().item()
@@ -350,7 +352,7 @@ def test_two_processes_do_not_write_the_same_run(own_runs: dict, tmp_path: Path)
     from threeml_core.foundation.files import exclusive
 
     config = make_config(own_runs)
-    folder = tmp_path / "pretrain" / pretrain_run_id(config, prepare_data(config), CPU)
+    folder = planned_run(config, prepare_data(config), CPU)[0]
     with exclusive(folder / ".lock", "x"), pytest.raises(StudyError, match="is being written by another process"):
         pretrain(config, no_line)
     assert not (folder / "record.json").exists()

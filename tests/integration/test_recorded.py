@@ -13,15 +13,18 @@ import pytest
 from threeml_core.config import identity_parameters, make_config, parse_arguments
 from threeml_core.foundation.errors import DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line
+from threeml_core.glue.finetune import finetune_study
 from threeml_core.glue.protocol import compare_results
 from threeml_core.information.measure import mutual_information
-from threeml_core.reporting import comparison_of_models, corruption_note, protocol_table
+from threeml_core.parameters.parameter import RENAMED
 from threeml_core.reporting.commands import finetune_command, pretrain_command
+from threeml_core.reporting.finetuning import comparison_of_models, protocol_table
+from threeml_core.reporting.notes import corruption_note
 from threeml_core.runs.archive import CURVES, RESULTS, read_archive, restore_runs, shown_records, write_archive
-from threeml_core.runs.ledger import is_pretraining_of
+from threeml_core.runs.ledger import of_pretraining
 from threeml_core.runs.record import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record, write_record
-from threeml_core.study.results import study_runs
-from threeml_core.study.run import corruption_rows, finetune_study, finished_outcomes, prepare, run_study
+from threeml_core.study.ledger import study_runs
+from threeml_core.study.run import corruption_rows, finished_results, prepare, run_study
 from threeml_core.training.loop import pretrain
 
 
@@ -37,12 +40,12 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:
     """Text, tasks, weights and answers are deleted; data, runs, scores, intervals and estimates are still found."""
     corpus = shutil.copy(study["corpus"], tmp_path / "text.txt")
     config = make_config(
-        {**study, "corpus": str(corpus), "random_baseline": True, "tasks": "mnli", "seeds": 1, "clusters": 20}
+        {**study, "corpus": str(corpus), "random_baseline": True, "tasks": "mnli", "num_seeds": 1, "num_clusters": 20}
     )
     text = prepare(config, no_line)
     models = finetune_study(config, no_line)
     measured = [read_record(record.folder(config.runs_dir)) for record in mutual_information(config, no_line)]
-    outcomes = run_study(config, ["Table 1", "Figure 3"], no_line)
+    results = run_study(config, ["Table 1", "Figure 3"], no_line)
     difference = compare_results(models[0].results[0], models[1].results[0], config.runs_dir)
     tables = [repr(protocol_table(model)) for model in models]
     pairs = repr(comparison_of_models(models[0], models[1:], config.runs_dir))
@@ -82,11 +85,11 @@ def test_pages_from_an_archive(study: dict, tmp_path: Path) -> None:
     )
     for of in (
         run_study(recorded, ["Table 1", "Figure 3"], no_line),
-        finished_outcomes(recorded, ["Table 1", "Figure 3"]),
+        finished_results(recorded, ["Table 1", "Figure 3"]),
     ):
-        assert [o.metric("eval_loss") for o in of] == [o.metric("eval_loss") for o in outcomes]
+        assert [o.metric("eval_loss") for o in of] == [o.metric("eval_loss") for o in results]
         assert [[d.average for d in o.ablation.values()] for o in of] == [
-            [d.average for d in o.ablation.values()] for o in outcomes
+            [d.average for d in o.ablation.values()] for o in results
         ]
     assert "hold no text" in str(corruption_rows(recorded))
     with pytest.raises(ParameterError, match="has no record of stage pretrain with these parameters"):
@@ -105,7 +108,7 @@ def test_an_archive_is_read_once_and_checked(study: dict, tmp_path: Path) -> Non
     assert (folder / "notebooks").exists(), "nothing has changed"
     lines = (tmp_path / RESULTS).read_text()
     (tmp_path / RESULTS).write_text(lines.replace(f'"schema": {SCHEMA}', '"schema": 2'))
-    with pytest.raises(DamagedFileError, match=f"holds records of schema 2, this version reads 3 and {SCHEMA}"):
+    with pytest.raises(DamagedFileError, match=f"holds records of schema 2, this version reads 3, 4 and {SCHEMA}"):
         restore_runs(tmp_path, folder)
     assert (folder / "notebooks").exists(), "what was restored stays"
     (tmp_path / RESULTS).write_text(lines)
@@ -136,12 +139,19 @@ def test_bootstraps_go_with_their_runs() -> None:
 
 
 SMALL = make_config(
-    {"preset": "tiny", "equal_budget": True, "study_sizes": "2x32", "pretrain_seeds": 2, "glue": "folder", "seeds": 2}
+    {
+        "preset": "tiny",
+        "equal_budget": True,
+        "study_sizes": "2x32",
+        "num_pretrain_seeds": 2,
+        "glue": "folder",
+        "num_seeds": 2,
+    }
 )
 
 
 def test_commands_do_the_run_again() -> None:
-    """The printed line, read by the command line's own parser, is the run: its identity, its tasks, its seeds."""
+    """The line on a page, read by the command line's own parser, is the run: its identity, its tasks, its seeds."""
     for run in study_runs(SMALL):
         words = shlex.split(pretrain_command(run, 1))
         assert words[:3] == ["papermill", "notebooks/02_pretrain.ipynb", "out.ipynb"]
@@ -152,13 +162,13 @@ def test_commands_do_the_run_again() -> None:
             tuned = parse_arguments("", words[3:])
             assert words[1] == "notebooks/03_finetune.ipynb" and tuned.pretrain_seed == 1 and tuned.seed == 0
             assert identity_parameters(tuned) == identity_parameters(run.config)
-            assert (tuned.tasks, tuned.seeds) == (("ablation", 1) if ablation else ("all", 2))
+            assert (tuned.tasks, tuned.num_seeds) == (("ablation", 1) if ablation else ("all", 2))
             assert tuned.glue == "folder"
 
 
 def test_plan_only_needs_no_weights(study: dict, tmp_path: Path) -> None:
     """A given checkpoint is known by its name, and tasks of which runs are missing are left out and named."""
-    config = make_config({**study, "seeds": 1})
+    config = make_config({**study, "num_seeds": 1})
     (model,) = finetune_study(config, no_line)
     given = config.replace(checkpoint=model.checkpoint, plan_only=True)
     (found,) = finetune_study(given)
@@ -184,6 +194,15 @@ def test_records_of_the_schema_before_keep_the_corruption_that_they_executed(stu
     [older] = read_archive(tmp_path)
     assert older.identity["corruption"] == {"masked": "4", "replaced": "1", "unchanged": "0"}
     assert older.run_id == trained.run_id and older.schema == SCHEMA
-    assert is_pretraining_of(older, config) and not is_pretraining_of(older, config.replace(mask_rate=0.16))
-    assert is_pretraining_of(trained, config.replace(mask_rate=0.16))
+    old_names = {new: old for old, new in RENAMED.items()}
+    for part in ("parameters", "sources", "identity"):
+        values[part] = {old_names.get(name, name): value for name, value in values[part].items()}
+    assert "seeds" in values["parameters"] and "max_eval_blocks" in values["identity"]
+    (tmp_path / RESULTS).write_text(json.dumps({**values, "schema": 3}) + "\n")
+    assert read_archive(tmp_path) == [older], "names of then are those of today"
+    values["identity"] |= {"corruption": trained.identity["corruption"]}
+    (tmp_path / RESULTS).write_text(json.dumps({**values, "schema": 4}) + "\n")
+    assert read_archive(tmp_path)[0].identity["corruption"] == trained.identity["corruption"]
+    assert of_pretraining([older], config) and not of_pretraining([older], config.replace(mask_rate=0.16))
+    assert of_pretraining([trained], config.replace(mask_rate=0.16))
     assert "0.15 as 0.1562, 80-10-10 as 80-20-0 (4 [MASK]s, 1 replaced, 0 unchanged)" in corruption_note([older])

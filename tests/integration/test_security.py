@@ -27,7 +27,6 @@ from tests.audit import audited
 from tests.refusals import Payload, change, one_line
 from tests.study_records import pretrained
 from tests.study_records import record as make_record
-from threeml_core import reporting
 from threeml_core.config import load_preset, make_config, parse_arguments
 from threeml_core.data.corpus import load_corpus
 from threeml_core.data.prepare import load_prepared, prepare_data
@@ -41,9 +40,39 @@ from threeml_core.glue.tasks import GLUE_TASKS, select_tasks
 from threeml_core.information import measure as mutual_information
 from threeml_core.information.estimate import LayerInformation
 from threeml_core.reporting import execute
-from threeml_core.reporting.html import build_report
+from threeml_core.reporting.commands import study_runs_table
+from threeml_core.reporting.corpus import corpus_table
+from threeml_core.reporting.cost import cost_plan, study_plan
+from threeml_core.reporting.figure_4 import figure_4, figure_4_values
+from threeml_core.reporting.finetuning import (
+    ablation_table,
+    comparison_of_models,
+    example_table,
+    failed_table,
+    glue_table,
+    plot_learning_curves,
+    plot_spread,
+    protocol_table,
+    runs_table,
+)
+from threeml_core.reporting.information import information_cost_table, sample_table
+from threeml_core.reporting.parameters import parameter_table
+from threeml_core.reporting.performance import (
+    breakdown_table,
+    plot_breakdown,
+    plot_realised,
+    preparation_table,
+    resource_table,
+    session_table,
+    speed_comparison,
+)
+from threeml_core.reporting.pretraining import comparison_table
+from threeml_core.reporting.report import build_report
+from threeml_core.reporting.table import Table
+from threeml_core.reporting.table_3 import budget_table
 from threeml_core.runs.record import RunRecord, describe_environment, write_record
-from threeml_core.study.results import Outcome, study_runs
+from threeml_core.study.ledger import study_runs
+from threeml_core.study.results import Result
 from threeml_core.training.evaluation import corruption_example
 
 # -- other files of others ------------------------------------------------------------------------------------------
@@ -184,7 +213,7 @@ def test_the_study_is_started_without_a_shell(marker: Path, tmp_path: Path, monk
     monkeypatch.setattr(sys, "executable", str(python))
     payload = shell_payload(marker)
     with audited(*PROCESSES) as events, pytest.raises(StudyError, match="the study's runs did not all end"):
-        execute._conduct({"preset": "tiny", "corpus": payload})
+        execute._run_study({"preset": "tiny", "corpus": payload})
     (command,) = started(events)
     assert json.loads(seen.read_text())[-1] == command[-1] == payload
     assert not (PROJECT_ROOT / marker.name).exists()
@@ -280,7 +309,7 @@ def shows(page: str, *texts: str) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
+def outcomes() -> list[Result]:
     """Table 3's models: one failed, on a machine and a text with such names."""
     found = []
     for number, run in enumerate(study_runs(make_config({}), ["Table 3"])):
@@ -292,7 +321,7 @@ def outcomes() -> list[Outcome]:
             record = dataclasses.replace(record, run_id=RUN, parameters={**record.parameters, "mask_split": MARKUP})
         if number == 3:
             record = dataclasses.replace(record, failure=MARKUP)
-        found.append(Outcome(run, {0: record}, {}, {}))
+        found.append(Result(run, {0: record}, {}, {}))
     return found
 
 
@@ -347,7 +376,7 @@ def finetuning() -> GlueStudy:
     return GlueStudy(MARKUP, None, MARKUP, (result,))
 
 
-def tables(outcomes: list[Outcome]) -> list[reporting.Table]:
+def tables(outcomes: list[Result]) -> list[Table]:
     """All that hold text of records, parameters and files."""
     (first, *others) = [outcome.pretraining[0] for outcome in outcomes]
     study, information, bench = finetuning(), information_record(), benchmark_record()
@@ -356,31 +385,31 @@ def tables(outcomes: list[Outcome]) -> list[reporting.Table]:
     side = dict.fromkeys(("documents", "words", "tokens", "blocks"), 9)
     meta = {"corpus": MARKUP, "vocab_size": 9, "sequence_length": 9, "train": side, "validation": side}
     return [
-        reporting.Table([{MARKUP: MARKUP}], MARKUP),
-        reporting.Table([{MARKUP: MARKUP}], MARKUP, folded=True),
-        reporting.corpus_table(meta),
-        reporting.parameter_table(config),
-        reporting.finetune_parameter_table(config),
-        reporting.cost_plan(config),
-        reporting.study_plan(config, ["Table 1"]),
-        reporting.comparison_table(first, [first, *others]),
-        reporting.study_runs_table(outcomes, config),
-        reporting.budget_table(outcomes),
-        reporting.glue_table([study]),
-        reporting.protocol_table(study),
-        reporting.example_table(study),
-        reporting.ablation_table(study),
-        reporting.failed_table([study]),
-        reporting.runs_table(study),
-        reporting.comparison_of_models(study, [nothing], "runs"),
-        reporting.sample_table([information]),
-        reporting.information_table([information, information]),
-        reporting.information_cost_table([information]),
-        reporting.speed_comparison([bench]),
-        reporting.resource_table([bench]),
-        reporting.session_table([bench]),
-        reporting.breakdown_table(bench),
-        reporting.preparation_table(bench),
+        Table([{MARKUP: MARKUP}], MARKUP),
+        Table([{MARKUP: MARKUP}], MARKUP, folded=True),
+        corpus_table(meta),
+        parameter_table(config),
+        parameter_table(config, "finetune"),
+        cost_plan(config),
+        study_plan(config, ["Table 1"]),
+        comparison_table(first, [first, *others]),
+        study_runs_table(outcomes, config),
+        budget_table(outcomes),
+        glue_table([study]),
+        protocol_table(study),
+        example_table(study),
+        ablation_table(study),
+        failed_table([study]),
+        runs_table(study),
+        comparison_of_models(study, [nothing], "runs"),
+        sample_table([information]),
+        figure_4_values([information, information]),
+        information_cost_table([information]),
+        speed_comparison([bench]),
+        resource_table([bench]),
+        session_table([bench]),
+        breakdown_table(bench),
+        preparation_table(bench),
     ]
 
 
@@ -389,15 +418,15 @@ def figures() -> list[Any]:
     study, bench = finetuning(), benchmark_record()
     one, other = information_record(), dataclasses.replace(information_record(), run_id="other")
     return [
-        reporting.plot_spread(study),
-        reporting.plot_learning_curves(dataclasses.replace(study, results=()), "runs"),
-        reporting.plot_information([one, other]),
-        reporting.plot_conversion([bench]),
-        reporting.plot_breakdown(bench),
+        plot_spread(study),
+        plot_learning_curves(dataclasses.replace(study, results=()), "runs"),
+        figure_4([one, other]),
+        plot_realised([bench]),
+        plot_breakdown(bench),
     ]
 
 
-def test_tables_show_markup_as_text(outcomes: list[Outcome]) -> None:
+def test_tables_show_markup_as_text(outcomes: list[Result]) -> None:
     holding = 0
     for table in tables(outcomes):
         seen = shows(table._repr_html_(), *{cell for row in table.rows for cell in row}, table.caption)
@@ -407,11 +436,11 @@ def test_tables_show_markup_as_text(outcomes: list[Outcome]) -> None:
 
 def test_figures_show_markup_as_text() -> None:
     """In descriptions, in legends and beside ticks; a dollar is a dollar there."""
-    spread, nothing, information, conversion, breakdown = figures()
-    for figure in (spread, nothing, information, conversion, breakdown):
+    spread, nothing, information, realised, breakdown = figures()
+    for figure in (spread, nothing, information, realised, breakdown):
         seen = shows(figure._repr_html_(), figure.alt)
         assert seen.labels == [figure.alt]
-    for start, figure in (("", information), ("self-50 ", conversion), ("vanilla-15 ", breakdown)):
+    for start, figure in (("", information), ("self-50 ", realised), ("vanilla-15 ", breakdown)):
         assert f"{start}{LABEL}" in Seen(figure.svg).text
 
 
@@ -421,7 +450,7 @@ def test_text_of_a_corpus_is_text(tmp_path: Path) -> None:
     given = {"corpus": str(corpus), "runs_dir": str(tmp_path), "vocab_size": 400, "sequence_length": 32}
     config = make_config({**given, "max_position_embeddings": None})
     rows = corruption_example(config, prepare_data(config))
-    seen = shows(reporting.Table(rows, "corpus")._repr_html_(), *(row["Token"] for row in rows))
+    seen = shows(Table(rows, "corpus")._repr_html_(), *(row["Token"] for row in rows))
     assert "script" in seen.text
 
 
@@ -435,7 +464,7 @@ def test_labels_of_a_task_are_text(tmp_path: Path) -> None:
     assert repr(MARKUP) in one_line(caught)
 
 
-def test_the_report_shows_markup_as_text(outcomes: list[Outcome], tmp_path: Path) -> None:
+def test_the_report_shows_markup_as_text(outcomes: list[Result], tmp_path: Path) -> None:
     """From executed notebooks and run folders to the finished pages."""
     config = make_config({"runs_dir": str(tmp_path / "runs")})
     for outcome in outcomes:
@@ -496,7 +525,7 @@ def test_markdown_holds_no_html(text: str, tmp_path: Path) -> None:
 
 def test_formulas_are_as_before() -> None:
     """Symbols are characters; what stands in a formula as text is text."""
-    from threeml_core.reporting.html import _mathml
+    from threeml_core.reporting.page import _mathml
 
     assert "∑" in _mathml(r"\sum_i x_i < 3 \le 4", "inline") and "≤" in _mathml(r"3 \le 4", "inline")
     assert "<mo>&lt;</mo>" in _mathml("x < 3", "inline")

@@ -1,12 +1,13 @@
-"""Appendix C against its closed form, the paper's printed figures, and torch's own counter."""
+"""Appendix C against its closed form, the paper's figures, and torch's own counter."""
 
 from __future__ import annotations
 
 import pytest
 
 from threeml_core import flops
-from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.models.counting import count_forward_flops
+from threeml_core.parameters.architectures import ARCHITECTURES
 
 LARGE, BASE = "efficient-large", "longer-base"
 
@@ -21,7 +22,7 @@ def test_block_is_the_sum_of_its_parts() -> None:
     assert flops.block_flops(n, d) == qkv + attention_map + attention + out + ffn == 24 * n * d**2 + 4 * n**2 * d
 
 
-def test_cross_block_by_the_printed_total() -> None:
+def test_cross_block_by_the_reported_total() -> None:
     n_en, n_de, d = 77, 51, 512
     expected = 4 * n_en * d**2 + 28 * n_de * d**2 + 4 * n_en * n_de * d + 4 * n_de**2 * d
     assert flops.cross_block_flops(n_en, n_de, d) == expected

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import SHARED
 from threeml_core.glue.tasks import GLUE_TASKS
-from threeml_core.paper import PrintedValue, printed_values
+from threeml_core.paper import ReportedValue, reported_values
 
 SOURCE = SHARED / "paper" / "3ml.tex"
 
@@ -41,9 +41,9 @@ def test_every_number_of_table_3() -> None:
     expected = table_3(SOURCE)
     assert len(expected) == 13 and sum(map(len, expected.values())) == 153
     found: dict[tuple[str, str], list[str]] = {key: [] for key in expected}
-    for value in printed_values():
+    for value in reported_values():
         if value.artefact == "Table 3" and value.metric in glue_metrics():
-            found[value.recipe, value.model].append(value.printed)
+            found[value.recipe, value.model].append(value.reported)
     assert found == expected
 
 
@@ -71,13 +71,13 @@ def test_every_number_of_table_2(artefact: str, label: str, key: str, settings: 
     assert len(expected) == 4
     found: dict[str, list[str]] = {}
     for architecture in ("self", "cross"):
-        for value in printed_values():
+        for value in reported_values():
             if value.artefact == artefact and value.setting.startswith(architecture):
                 _, rate, *varied = value.setting.split()
                 assert rate == "0.4" and varied[0].startswith(f"{key}=") and value.model == f"3ML_{architecture}-40%"
-                found.setdefault(varied[0].removeprefix(f"{key}="), []).append(value.printed)
+                found.setdefault(varied[0].removeprefix(f"{key}="), []).append(value.reported)
     assert found == expected
-    metrics = [value.metric for value in printed_values() if value.artefact == artefact]
+    metrics = [value.metric for value in reported_values() if value.artefact == artefact]
     accuracies = ["mnli_accuracy", "qnli_accuracy", "qqp_accuracy"]
     columns = [*accuracies, "ablation_average", "perplexity"] if artefact == "Table 2c" else accuracies
     assert metrics == columns * (len(metrics) // len(columns))
@@ -87,7 +87,7 @@ def test_every_number_of_table_1() -> None:
     if not SOURCE.is_file():
         pytest.skip("the paper's source is not here")
     (line,) = re.findall(r"\\textbf\{PPL\} & (\d.*)\\\\", SOURCE.read_text(encoding="utf-8"))
-    assert [v.printed for v in printed_values() if v.artefact == "Table 1"] == re.findall(r"[\d.]+", line)
+    assert [v.reported for v in reported_values() if v.artefact == "Table 1"] == re.findall(r"[\d.]+", line)
 
 
 def test_what_the_text_says_of_the_figures() -> None:
@@ -95,7 +95,7 @@ def test_what_the_text_says_of_the_figures() -> None:
     if not SOURCE.is_file():
         pytest.skip("the paper's source is not here")
     text = SOURCE.read_text(encoding="utf-8").replace("\\", "").replace("$", "")
-    found = {(v.artefact, v.setting, v.metric): v.printed for v in printed_values()}
+    found = {(v.artefact, v.setting, v.metric): v.reported for v in reported_values()}
     for key, words in {
         ("Figure 3", "vanilla", "mnli_best_mask_rate"): "{}% for MNLI",
         ("Figure 3", "vanilla", "qnli_best_mask_rate"): "{}% for QNLI",
@@ -111,12 +111,12 @@ def test_what_the_text_says_of_the_figures() -> None:
 
 def test_the_averages_of_table_2c_follow_from_their_cells() -> None:
     """All but the one that carries a note."""
-    rows: dict[str, dict[str, PrintedValue]] = {}
-    for value in printed_values():
+    rows: dict[str, dict[str, ReportedValue]] = {}
+    for value in reported_values():
         if value.artefact == "Table 2c":
             rows.setdefault(value.setting, {})[value.metric] = value
     assert len(rows) == 8
     for values in rows.values():
-        printed = values["ablation_average"]
+        reported = values["ablation_average"]
         exact = sum(values[f"{task}_accuracy"].value for task in ("mnli", "qnli", "qqp")) / 3
-        assert (abs(exact - printed.value) <= 0.05 + 1e-9) == (not printed.note), printed
+        assert (abs(exact - reported.value) <= 0.05 + 1e-9) == (not reported.note), reported

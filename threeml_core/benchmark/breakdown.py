@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from threeml_core.benchmark.arms import Runner, wait_for
+from threeml_core.benchmark.variants import Runner, wait_for
 
 KINDS = ("matrix products", "attention", "head", "dropout", "GELU and norms", "optimizer", "data", "the rest")
 """Of operators; `attention` is the two products of queries, keys and values and the softmax between, `matrix products`

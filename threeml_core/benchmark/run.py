@@ -9,7 +9,6 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
 from threeml_core.benchmark.breakdown import breakdown
 from threeml_core.benchmark.load import Load, Patience, wait_until_idle
 from threeml_core.benchmark.memory import peaks
@@ -18,12 +17,13 @@ from threeml_core.benchmark.scaling import measure_scaling
 from threeml_core.benchmark.session import in_new_process
 from threeml_core.benchmark.speed import matrix_product_ceiling, take_turns
 from threeml_core.benchmark.speeds import benchmark_records, scipy_stats, why_no_speed, why_no_verdict
-from threeml_core.config import BENCHMARK_PARAMETERS, BENCHMARK_PARTS, StudyConfig, identity_parameters, parse_names
+from threeml_core.benchmark.variants import make_runner, variants_of, with_vocabulary
+from threeml_core.config import BENCHMARK_PARAMETERS, StudyConfig, identity_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import BusyError
-from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, sha256_file
+from threeml_core.foundation.files import PROJECT_ROOT, fingerprint, sha256_file
 from threeml_core.foundation.log import Log, no_line, print_line
-from threeml_core.runs.record import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
+from threeml_core.runs.record import RunRecord, describe_environment, now, read_record, recorded, run_folder, run_id
 from threeml_core.training.device import choose_device, describe_device
 from threeml_core.training.trainer import precision_of
 
@@ -42,14 +42,14 @@ def code_fingerprint() -> str:
 def run_benchmark(
     config: StudyConfig, log: Log = print_line, refuse: bool = False, patience: Patience | None = None
 ) -> list[RunRecord]:
-    """Measure what `benchmark_parts` asks for in `benchmark_sessions` sessions; what is finished is read.
+    """Measure what `benchmark_parts` asks for in `num_benchmark_sessions` sessions; what is finished is read.
 
     A session is a process: the first is this one, which measures all parts; each other one is new, starts a while
     after the one before, and measures speed alone. What is finished is a record of the same code on the same kind of
     machine; a session that gave no speed (`why_no_speed`) is no answer, and is measured again.
 
     Args:
-        config: geometry, text, arms, rounds.
+        config: geometry, text, variants, rounds.
         log: takes progress lines.
         refuse: on a machine that stays busy, to end with an error; else the record says that it was busy.
         patience: how idle the machine has to be, and how long is waited for that.
@@ -64,12 +64,12 @@ def run_benchmark(
     if config.plan_only:
         return benchmark_records(config)
     patience = patience or Patience()
-    if config.benchmark_sessions > 1:
+    if config.num_benchmark_sessions > 1:
         scipy_stats()  # before anything is measured
     data = with_vocabulary(prepare_data(config, log, any_vocabulary=True), config)
     records: list[RunRecord] = []
     has_measured = False
-    for number in range(1, config.benchmark_sessions + 1):
+    for number in range(1, config.num_benchmark_sessions + 1):
         session = _Session(config if number == 1 else config.replace(benchmark_parts="speed"), number, data)
         record = session.finished(log)
         if record is None:
@@ -78,7 +78,7 @@ def run_benchmark(
             if number == 1:
                 record = session.measure(refuse, patience, log)
             else:
-                log(f"session {number} of {config.benchmark_sessions}, in a process of its own")
+                log(f"session {number} of {config.num_benchmark_sessions}, in a process of its own")
                 in_new_process(session.config, number, refuse, patience, log)
                 record = read_record(session.folder)
             has_measured = True
@@ -97,16 +97,16 @@ class _Session:
 
     def __init__(self, config: StudyConfig, number: int, data: PreparedData) -> None:
         transformers_logging.disable_progress_bar()
-        self.config, self.data, self.arms = config, data, arms_of(config)
+        self.config, self.data, self.variants = config, data, variants_of(config)
         self.device = choose_device(config)
-        self.environment = describe_environment()
-        describe_device(self.environment, self.device)
+        environment = describe_environment()
+        describe_device(environment, self.device)
         bf16, compiled = precision_of(config, self.device)
         self.identity = {
             "data": data.data_id,
             "code": code_fingerprint(),
-            "hardware": self.environment["hardware"],
-            "torch": self.environment["versions"]["torch"],
+            "hardware": environment["hardware"],
+            "torch": environment["versions"]["torch"],
             **identity_parameters(config),
             **{name: getattr(config, name) for name in BENCHMARK_PARAMETERS},
             "bf16": bf16,
@@ -121,14 +121,14 @@ class _Session:
         if not (self.folder / "record.json").exists():
             return None
         record = read_record(self.folder)
-        look = why_no_verdict if self.config.benchmark_sessions > 1 else why_no_speed
+        look = why_no_verdict if self.config.num_benchmark_sessions > 1 else why_no_speed
         why = look(record) if "turns" in record.metrics else ""
         log(f"benchmark {self.name} {f'is measured again: {why}' if why else 'is finished; its record is read'}")
         return None if why else record
 
     def measure(self, refuse: bool, patience: Patience, log: Log) -> RunRecord:
         """See `run_benchmark`."""
-        several = self.config.benchmark_sessions > 1
+        several = self.config.num_benchmark_sessions > 1
         if not (refuse or several):  # a report's page does not wait for what its own runs have left in the average
             patience = dataclasses.replace(patience, wait=min(patience.wait, PAGE_WAIT))
         load = wait_until_idle(patience, refuse or several, log)
@@ -140,17 +140,22 @@ class _Session:
             )
         if problem:
             log(f"this machine is busy: {problem}")
-        with exclusive(self.folder / ".lock", f"benchmark {self.name}"):
+
+        def work(environment: dict[str, Any]) -> dict[str, Any]:
+            environment["hardware"] = self.identity["hardware"]
             return _measure(self, load, log)
+
+        return recorded(self.folder, self.identity, self.config, work, again=True)
 
 
 PAGE_WAIT = 10.0
 """Seconds that a single session waits for an idle machine, if it may be recorded as busy."""
 
 
-def _measure(session: _Session, load: Load, log: Log) -> RunRecord:
-    config, device, data, arms = session.config, session.device, session.data, session.arms
-    parts = parse_names("benchmark_parts", config.benchmark_parts, BENCHMARK_PARTS)
+def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
+    """The fields of its record."""
+    config, device, data, variants = session.config, session.device, session.data, session.variants
+    parts = config.listed("benchmark_parts")
     bf16, _ = precision_of(config, device)
     metrics: dict[str, Any] = {
         "load_before": load.average,
@@ -158,14 +163,17 @@ def _measure(session: _Session, load: Load, log: Log) -> RunRecord:
         "process": os.getpid(),
         "started": now(),
         "flops_ceiling": matrix_product_ceiling(device, bf16),
-        "arms": {arm.name: {"label": arm.label, "kind": arm.kind, **_about(arm.config)} for arm in arms},
+        "arms": {
+            variant.name: {"label": variant.label, "kind": variant.kind, **_about(variant.config)}
+            for variant in variants
+        },
     }
     if "memory" in parts:
-        metrics["peak_bytes"] = peaks(arms, data, device, log)
+        metrics["peak_bytes"] = peaks(variants, data, device, log)
     if "speed" in parts or "breakdown" in parts:
-        runners = {arm.name: make_runner(arm, data, device) for arm in arms}
+        runners = {variant.name: make_runner(variant, data, device) for variant in variants}
         if "speed" in parts:
-            turns, first, busy = take_turns(runners, config.benchmark_rounds, device, log)
+            turns, first, busy = take_turns(runners, config.num_benchmark_rounds, device, log)
             metrics["busy_during"] = busy
             metrics["first_step_seconds"] = first
             metrics["turns"] = {
@@ -183,21 +191,11 @@ def _measure(session: _Session, load: Load, log: Log) -> RunRecord:
         metrics["preparation"] = (
             found if isinstance(found, str) else {way: dataclasses.asdict(value) for way, value in found.items()}
         )
-    record = RunRecord(
-        stage=STAGE,
-        run_id=session.name,
-        identity=session.identity,
-        parameters=config.parameters(),
-        sources=dict(config.sources),
-        metrics=metrics,
-        flops={arm.name: arm.step_flops(data.vocab_size) for arm in arms},
-        timing={},
-        data={"data_id": data.data_id, "vocab_size": data.vocab_size, "corpus": data.meta["corpus"]},
-        environment={**session.environment, "finished": now()},
-        files={},
-    )
-    write_record(record, config.runs_dir)
-    return record
+    return {
+        "metrics": metrics,
+        "flops": {variant.name: variant.step_flops(data.vocab_size) for variant in variants},
+        "data": {"data_id": data.data_id, "vocab_size": data.vocab_size, "corpus": data.meta["corpus"]},
+    }
 
 
 def _about(config: StudyConfig) -> dict[str, Any]:

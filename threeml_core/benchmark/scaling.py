@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from threeml_core import flops
-from threeml_core.benchmark.arms import wait_for
-from threeml_core.config import ARCHITECTURES, StudyConfig
+from threeml_core.benchmark.variants import wait_for
+from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.data.sequences import TokenBlocks, widen
 from threeml_core.foundation.log import Log
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.training.trainer import Trainer
 
 TURNS = 3

@@ -1,4 +1,4 @@
-"""Timing in turns: every arm takes its turn in every round; `threeml_core.benchmark.speeds` compares within rounds."""
+"""Timing in turns: every variant takes its turn in every round; `benchmark.speeds` compares within rounds."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from threeml_core.benchmark.arms import Runner, wait_for
 from threeml_core.benchmark.load import OthersMeter
 from threeml_core.benchmark.speeds import AGAIN, BASELINE
+from threeml_core.benchmark.variants import Runner, wait_for
 from threeml_core.foundation.log import Log
 
 TURN_SECONDS = 0.25
-"""A turn lasts at least about this long; a fast arm does several steps in it."""
+"""A turn lasts at least about this long; a fast variant does several steps in it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Turns:
-    """Of one arm, over the rounds: (rounds,) seconds of a step by the clock, of the process's CPUs, of its data."""
+    """Of one variant, over the rounds: (rounds,) seconds of a step by the clock, of the process's CPUs, of its data."""
 
     seconds: np.ndarray
     cpu_seconds: np.ndarray
@@ -31,10 +31,10 @@ class Turns:
 def take_turns(
     runners: Mapping[str, Runner], rounds: int, device: torch.device, log: Log
 ) -> tuple[dict[str, Turns], dict[str, float], float | None]:
-    """Time the arms; the baseline has two turns a round, and every other round goes backwards.
+    """Time the variants; the baseline has two turns a round, and every other round goes backwards.
 
     Returns:
-        `Turns` by arm (and `AGAIN`), the seconds of each arm's first step, compiling included, and how many cores
+        `Turns` by variant (and `AGAIN`), the seconds of each one's first step, compiling included, and how many cores
         other processes kept at work during the rounds, see `OthersMeter`.
     """
     first: dict[str, float] = {}

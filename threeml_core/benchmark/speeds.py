@@ -1,4 +1,4 @@
-"""What the records of a benchmark say: sessions, ratios with intervals, conversion, utilisation. No torch.
+"""What the records of a benchmark say: sessions, ratios with intervals, realised speed-up, utilisation. No torch.
 
 A record is one *session*: a process that timed all models in turns. Within a session ratios are taken round by round,
 and their median is the session's value; over sessions stands the mean of these with Student's t. The rounds of one
@@ -17,11 +17,11 @@ import numpy as np
 
 from threeml_core.config import BENCHMARK_PARAMETERS, DATA_PARAMETERS, StudyConfig, identity_parameters
 from threeml_core.foundation.errors import ParameterError
-from threeml_core.runs.ledger import has_parameters, newest
+from threeml_core.runs.ledger import find, newest
 from threeml_core.runs.record import RunRecord, load_records
 
 BASELINE = "vanilla-15"
-"""The arm that 3ML is measured against; it has two turns a round, and the second shows the noise."""
+"""The variant that 3ML is measured against; it has two turns a round, and the second shows the noise."""
 
 AGAIN = f"{BASELINE} again"
 """The second turn of the baseline in a round."""
@@ -30,7 +30,7 @@ NOISE_LIMIT = 0.05
 """The baseline's interval against itself has to lie within 1 ± this; else the session gives no speed."""
 
 LOAD_LIMIT = 0.5
-"""Load average a core, over the minute before a session, up to which the machine counts as idle."""
+"""Load average per core, over the minute before a session, up to which the machine counts as idle."""
 
 BUSY_LIMIT = 0.25
 """Share of the cores' time that other processes may take, just before a session and during its turns."""
@@ -85,9 +85,9 @@ def over_sessions(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def ratio(baseline: np.ndarray, arm: np.ndarray) -> Interval:
-    """How many times faster the arm is: the median of the ratios of seconds within each round."""
-    return interval(baseline / arm)
+def ratio(baseline: np.ndarray, variant: np.ndarray) -> Interval:
+    """How many times faster the variant is: the median of the ratios of seconds within each round."""
+    return interval(baseline / variant)
 
 
 def too_noisy(noise: Interval) -> bool:
@@ -136,17 +136,17 @@ def why_no_verdict(record: RunRecord) -> str:
     return f"busy: a load of {load:.2f} on {cores} cores before it, expected at most {LOAD_LIMIT * cores:.2f}"
 
 
-def latest_sessions(records: Sequence[RunRecord], arm: str) -> list[RunRecord]:
-    """The sessions that a verdict on an arm's speed is taken from.
+def latest_sessions(records: Sequence[RunRecord], variant: str) -> list[RunRecord]:
+    """The sessions that a verdict on a variant's speed is taken from.
 
     Those of the newest benchmark (`same_benchmark`) of which enough give a speed; there is none: of the newest.
 
     Args:
         records: of stage `benchmark`, oldest first.
-        arm: has to be among what was timed.
+        variant: has to be among what was timed.
     """
     groups: list[list[RunRecord]] = []
-    for record in reversed([record for record in records if arm in record.metrics.get("turns", ())]):
+    for record in reversed([record for record in records if variant in record.metrics.get("turns", ())]):
         group = next((group for group in groups if same_benchmark(group[0], record)), None)
         if group is None:
             groups.append([record])
@@ -156,15 +156,15 @@ def latest_sessions(records: Sequence[RunRecord], arm: str) -> list[RunRecord]:
     return sorted((enough or groups or [[]])[0], key=session_of)
 
 
-def conversion_by_session(records: Sequence[RunRecord], arm: str) -> tuple[float, ...]:
-    """Speed-up over vanilla at 15% divided by the same ratio of FLOPs, a value a session that counts."""
-    return tuple(conversion(record, arm) for record in records if not why_no_verdict(record))
+def realised_by_session(records: Sequence[RunRecord], variant: str) -> tuple[float, ...]:
+    """Wall-clock speed-up over vanilla at 15% as a share of the one in FLOPs, one value per session that counts."""
+    return tuple(realised_speedup(record, variant) for record in records if not why_no_verdict(record))
 
 
-def conversion(record: RunRecord, arm: str) -> float:
+def realised_speedup(record: RunRecord, variant: str) -> float:
     """The same of one session: the median over its rounds."""
     seconds = _seconds(record)
-    return float(np.median(seconds[BASELINE] / seconds[arm])) * record.flops[arm] / record.flops[BASELINE]
+    return float(np.median(seconds[BASELINE] / seconds[variant])) * record.flops[variant] / record.flops[BASELINE]
 
 
 def sessions_said(records: Sequence[RunRecord]) -> str:
@@ -178,20 +178,20 @@ def sessions_said(records: Sequence[RunRecord]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class ArmSpeed:
-    """One arm of the comparison; of several sessions everything is the mean over them.
+class VariantSpeed:
+    """One variant of the comparison; of several sessions everything is the mean over them.
 
     Attributes:
-        name: of the arm.
+        name: of the variant.
         label: for tables.
-        step: seconds of an update.
-        cpu: CPU seconds of an update, of the whole process.
+        step: seconds of a step.
+        cpu: CPU seconds of a step, of the whole process.
         tokens_per_second: original tokens.
-        flops: executed by an update.
+        flops: executed by a step.
         utilisation: share of the measured ceiling of matrix products.
         mfu: share of the GPU's datasheet, or None on a CPU.
         over_vanilla: how many times faster than vanilla at 15%.
-        conversion: that, divided by the same ratio of FLOPs.
+        realised: that, as a share of the speed-up in FLOPs.
         over_hf: how many times faster than Hugging Face as shipped, or None.
         first_step: seconds of the first step, compiling included.
         data_wait: share of the step spent on getting its batch.
@@ -207,24 +207,24 @@ class ArmSpeed:
     utilisation: float
     mfu: float | None
     over_vanilla: Interval
-    conversion: Interval
+    realised: Interval
     over_hf: Interval | None
     first_step: float
     data_wait: float
     peak_bytes: int | None
 
 
-def speeds(records: Sequence[RunRecord]) -> list[ArmSpeed]:
-    """The arms of a benchmark's sessions, in their order; none if no session gives a speed.
+def speeds(records: Sequence[RunRecord]) -> list[VariantSpeed]:
+    """The variants of a benchmark's sessions, in their order; none if no session gives a speed.
 
     Intervals are over sessions by Student's t; of one session, over its rounds.
     """
     peaks: dict[str, int] = next((r.metrics["peak_bytes"] for r in records if "peak_bytes" in r.metrics), {})
     each = [_of_session(record, peaks) for record in records if not why_no_speed(record)]
-    return each[0] if len(each) == 1 else [_mean(arms) for arms in zip(*each, strict=True)]
+    return each[0] if len(each) == 1 else [_mean(variants) for variants in zip(*each, strict=True)]
 
 
-def _of_session(record: RunRecord, peaks: dict[str, int]) -> list[ArmSpeed]:
+def _of_session(record: RunRecord, peaks: dict[str, int]) -> list[VariantSpeed]:
     metrics, parameters = record.metrics, record.parameters
     seconds = _seconds(record)
     tokens = parameters["batch_size"] * parameters["sequence_length"]
@@ -235,7 +235,7 @@ def _of_session(record: RunRecord, peaks: dict[str, int]) -> list[ArmSpeed]:
         over = ratio(seconds[BASELINE], seconds[name])
         on_gpu = "gpu" in record.environment["hardware"]
         found.append(
-            ArmSpeed(
+            VariantSpeed(
                 name,
                 about["label"],
                 step,
@@ -255,11 +255,11 @@ def _of_session(record: RunRecord, peaks: dict[str, int]) -> list[ArmSpeed]:
     return found
 
 
-def _mean(sessions: Sequence[ArmSpeed]) -> ArmSpeed:
-    """Of one arm over sessions."""
+def _mean(sessions: Sequence[VariantSpeed]) -> VariantSpeed:
+    """Of one variant over sessions."""
     means: dict[str, Any] = {}
-    for field in dataclasses.fields(ArmSpeed):
-        values = [getattr(arm, field.name) for arm in sessions]
+    for field in dataclasses.fields(VariantSpeed):
+        values = [getattr(variant, field.name) for variant in sessions]
         if isinstance(values[0], Interval):
             means[field.name] = over_sessions([value.value for value in values])
         elif isinstance(values[0], float):
@@ -268,13 +268,13 @@ def _mean(sessions: Sequence[ArmSpeed]) -> ArmSpeed:
 
 
 def _seconds(record: RunRecord) -> dict[str, np.ndarray]:
-    """Arm -> (rounds,) seconds of an update, the baseline's two turns averaged."""
+    """Variant -> (rounds,) seconds of a step, the baseline's two turns averaged."""
     seconds = {name: np.array(turns["seconds"]) for name, turns in record.metrics["turns"].items()}
     return {**seconds, BASELINE: (seconds[BASELINE] + seconds[AGAIN]) / 2}
 
 
 def lines_of(records: Sequence[RunRecord]) -> list[str]:
-    """The comparison as lines of text: what each session was worth, then the arms."""
+    """The comparison as lines of text: what each session was worth, then the variants."""
     hardware = records[0].environment["hardware"]
     lines = [f"{hardware.get('gpu', hardware['cpu'])}, {hardware['threads']} threads"]
     for record in records:
@@ -284,17 +284,17 @@ def lines_of(records: Sequence[RunRecord]) -> list[str]:
         if floor is not None and why:
             said += f"; no speed is given, {why}"
         lines.append(f"session {session_of(record)}, vanilla-15% against itself: {said}")
-    arms = speeds(records)
-    if not arms:
+    variants = speeds(records)
+    if not variants:
         return lines
     head = f"{'':32} {'ms/step':>9} {'tokens/s':>9} {'GFLOP':>8} {'ceiling':>8} {'over vanilla-15%':>22} "
-    lines.append(head + f"{'conversion':>22} {'over Hugging Face':>22} {'data':>6} {'first s':>8} {'MiB':>7}")
-    for arm in arms:
+    lines.append(head + f"{'realised':>22} {'over Hugging Face':>22} {'data':>6} {'first s':>8} {'MiB':>7}")
+    for v in variants:
         lines.append(
-            f"{arm.label:32} {1000 * arm.step.value:9.1f} {arm.tokens_per_second:9.0f} {arm.flops / 1e9:8.1f} "
-            f"{arm.utilisation:8.0%} {text_of(arm.over_vanilla):>22} {text_of(arm.conversion):>22} "
-            f"{text_of(arm.over_hf) if arm.over_hf else '':>22} {arm.data_wait:6.1%} {arm.first_step:8.1f} "
-            f"{'' if arm.peak_bytes is None else f'{arm.peak_bytes / 2**20:.0f}':>7}"
+            f"{v.label:32} {1000 * v.step.value:9.1f} {v.tokens_per_second:9.0f} {v.flops / 1e9:8.1f} "
+            f"{v.utilisation:8.0%} {text_of(v.over_vanilla):>22} {text_of(v.realised):>22} "
+            f"{text_of(v.over_hf) if v.over_hf else '':>22} {v.data_wait:6.1%} {v.first_step:8.1f} "
+            f"{'' if v.peak_bytes is None else f'{v.peak_bytes / 2**20:.0f}':>7}"
         )
     return lines
 
@@ -311,7 +311,8 @@ def benchmark_records(config: StudyConfig) -> list[RunRecord]:
         ParameterError: there is none.
     """
     names = (*DATA_PARAMETERS, *identity_parameters(config), *BENCHMARK_PARAMETERS)
-    first = newest(config, "benchmark", lambda r: session_of(r) == 1 and has_parameters(r, config, names))
+    there = [record for record in find(config, "benchmark", names) if session_of(record) == 1]
+    first = newest(there, config, "stage benchmark")
     others = (r for r in load_records(config.runs_dir, "benchmark") if session_of(r) > 1 and same_benchmark(r, first))
     return [first, *sorted(others, key=session_of)]
 

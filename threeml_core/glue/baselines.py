@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -14,22 +15,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler
 
 from threeml_core.config import StudyConfig
-from threeml_core.foundation.files import exclusive
 from threeml_core.foundation.log import Log
 from threeml_core.glue.metrics import task_metrics, task_score
 from threeml_core.glue.predictions import FILE, Predictions
 from threeml_core.glue.readers import Split, TaskData
 from threeml_core.runs.jobs import Job
-from threeml_core.runs.record import (
-    RunRecord,
-    describe_environment,
-    describe_files,
-    now,
-    read_record,
-    run_folder,
-    run_id,
-    write_record,
-)
+from threeml_core.runs.record import RunRecord, recorded, run_folder, run_id
 
 STAGE = "baseline"
 MAX_EXAMPLES = 20_000
@@ -90,27 +81,16 @@ def baseline_job(data: TaskData, config: StudyConfig) -> Job:
 
 
 def _run(data: TaskData, config: StudyConfig, identity: dict, folder: Path, log: Log) -> RunRecord:
-    with exclusive(folder / ".lock", f"run {folder.name}", wait=True):
-        if (folder / "record.json").exists():
-            return read_record(folder)
-        environment = describe_environment()
+    def work(environment: dict[str, Any]) -> dict[str, Any]:
         started = time.perf_counter()
         answers = bag_of_words(data)
         answers.save(folder)
         values, undefined = task_metrics(data.task, answers.splits)
-        environment["finished"] = now()
-        record = RunRecord(
-            stage=STAGE,
-            run_id=folder.name,
-            identity=identity,
-            parameters=config.parameters(),
-            sources=dict(config.sources),
-            metrics={"score": task_score(data.task, values), **values, "undefined": undefined},
-            flops={},
-            timing={"seconds": time.perf_counter() - started},
-            data={"task": data.task.name, "is_subset": data.is_subset, "splits": data.describe()},
-            environment=environment,
-            files=describe_files(folder, (FILE,)),
-        )
-        write_record(record, config.runs_dir)
-        return record
+        return {
+            "metrics": {"score": task_score(data.task, values), **values, "undefined": undefined},
+            "timing": {"seconds": time.perf_counter() - started},
+            "data": {"task": data.task.name, "is_subset": data.is_subset, "splits": data.describe()},
+            "files": (FILE,),
+        }
+
+    return recorded(folder, identity, config, work, wait=True)

@@ -10,11 +10,11 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerFast
 
-from threeml_core.config import RANDOM
 from threeml_core.data.hub import hub_or_cache, hub_reason
 from threeml_core.data.tokenizer import load_tokenizer, quiet_transformers
 from threeml_core.foundation.errors import CheckpointError, CorpusError, DamagedFileError
 from threeml_core.foundation.files import PROJECT_ROOT, atomic_folder, explain_path, find_path, fingerprint, sha256_file
+from threeml_core.parameters.glue import RANDOM
 from threeml_core.runs.record import RunRecord, read_record
 from threeml_core.training.checkpoint import refuse_foreign_files
 

@@ -23,35 +23,28 @@ from threeml_core.foundation.files import atomic_file, exclusive, fingerprint, j
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.glue.baselines import baseline_job
 from threeml_core.glue.encode import EncodedSplit, EncodedTask, encode_task, evaluation_batches, training_batches
-from threeml_core.glue.encoders import Encoder, load_classifier, save_encoder
-from threeml_core.glue.ledger import glue_study
+from threeml_core.glue.encoders import Encoder, load_classifier, open_encoder, save_encoder
+from threeml_core.glue.ledger import glue, glue_study, pretrain_config, untrained_config
 from threeml_core.glue.metrics import constant_answers, task_metrics, task_score
 from threeml_core.glue.predictions import FILE, Predictions, load_predictions, write_parquet
 from threeml_core.glue.protocol import (
     STAGE,
+    TRAINING_PARAMETERS,
     FinetuneRun,
     GlueStudy,
     best_run,
-    finetune_identity,
     planned_tasks,
     runs_of,
     start_of,
 )
 from threeml_core.glue.readers import TaskData, load_task, split_name
 from threeml_core.glue.tasks import Task
+from threeml_core.parameters.glue import RANDOM
 from threeml_core.runs.jobs import Job
-from threeml_core.runs.record import (
-    RunRecord,
-    describe_environment,
-    describe_files,
-    now,
-    read_record,
-    run_folder,
-    run_id,
-    write_record,
-)
+from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_jobs
 from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
+from threeml_core.training.loop import pretrain
 from threeml_core.training.optim import linear_warmup_decay, parameter_groups, set_learning_rate
 
 _CHECK_EVERY = 50  # updates between looks at the loss, each of which waits for a GPU
@@ -74,10 +67,21 @@ class Setting:
         return int(self.encoder.tokenizer.pad_token_id)
 
     def identity(self, run: FinetuneRun, starts: Sequence[str]) -> dict[str, Any]:
-        """Of a run; see `protocol.finetune_identity`."""
-        bf16 = use_bf16(self.config, self.device)
-        data_id = self.encoded[run.task].data_id
-        return finetune_identity(self.config, run, self.encoder.fingerprint, data_id, starts, self.device.type, bf16)
+        """All that determines the result of a run.
+
+        Args:
+            run: task, seed, point of the grid.
+            starts: run ids of the models of which the best is where it starts; none: the encoder itself.
+        """
+        return {
+            **dataclasses.asdict(run),
+            "encoder": self.encoder.fingerprint,
+            "data": self.encoded[run.task].data_id,
+            "starts": list(starts),
+            **{name: getattr(self.config, name) for name in TRAINING_PARAMETERS},
+            "device": self.device.type,
+            "bf16": use_bf16(self.config, self.device),
+        }
 
     def run_id(self, run: FinetuneRun, starts: Sequence[str]) -> str:
         """Folder name of a run."""
@@ -129,11 +133,11 @@ def make_setting(config: StudyConfig, encoder: Encoder, data: dict[str, TaskData
     return Setting(config, encoder, device, data, encoded)
 
 
-def plan_jobs(setting: Setting) -> dict[str, list[Job]]:
-    """Task -> its jobs. A task that starts from another needs that task's runs of the same seed."""
+def plan_jobs(setting: Setting) -> list[Job]:
+    """All runs of an encoder. A task that starts from another needs that task's runs of the same seed."""
     config = setting.config
     tasks = planned_tasks(config)
-    jobs: dict[str, list[Job]] = {task.name: [] for task in tasks}
+    jobs = []
     by_seed: dict[tuple[str | None, int], list[str]] = {}
     gpus = 0.0 if setting.device.type == "cpu" else 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
     for task in sorted(tasks, key=lambda task: start_of(task, config) is not None):
@@ -148,9 +152,8 @@ def plan_jobs(setting: Setting) -> dict[str, list[Job]]:
             starts = tuple(by_seed.get((start_of(task, config), run.seed), ()))
             work = functools.partial(finetune, own, run, starts, keep_encoder)
             name = setting.run_id(run, starts)
-            job = Job(STAGE, name, work, starts, run.title, num_cpus=config.ray_num_cpus, num_gpus=gpus)
-            jobs[task.name].append(job)
-            by_seed.setdefault((task.name, run.seed), []).append(job.run_id)
+            jobs.append(Job(STAGE, name, work, starts, run.title, num_cpus=config.ray_num_cpus, num_gpus=gpus))
+            by_seed.setdefault((task.name, run.seed), []).append(name)
     return jobs
 
 
@@ -169,14 +172,33 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
     Raises:
         StudyError: bad input, before any run starts.
     """
-    setting = make_setting(config, encoder, data)
-    jobs = plan_jobs(setting)
-    baselines = {name: baseline_job(examples, config) for name, examples in data.items()}
-    everything = [*baselines.values(), *(job for of_task in jobs.values() for job in of_task)]
-    records = run_jobs(everything, config, log, config.workers)
-    of_task = {name: [records[job.run_id] for job in of] for name, of in jobs.items()}
-    words = {name: records[job.run_id] for name, job in baselines.items()}
-    return glue_study(config, encoder.checkpoint, encoder.pretraining, of_task, words)
+    jobs = [baseline_job(examples, config) for examples in data.values()]
+    jobs += plan_jobs(make_setting(config, encoder, data))
+    records = run_jobs(jobs, config, log, config.num_workers).values()
+    tuned, words = ([record for record in records if record.stage == stage] for stage in (STAGE, "baseline"))
+    return glue_study(config, encoder.checkpoint, encoder.pretraining, tuned, words)
+
+
+def finetune_study(config: StudyConfig, log: Log = print_line) -> list[GlueStudy]:
+    """Fine-tune `checkpoint` by the protocol, and with `random_baseline` the same encoder without its training.
+
+    Without `checkpoint` it is the encoder that `02_pretrain` makes with the same parameters; if it is not there yet, it
+    is pre-trained now. With `plan_only` the records are read.
+
+    Raises:
+        StudyError: bad input, before anything is trained; with `plan_only`: there is no record.
+    """
+    if config.plan_only:
+        return glue(config)
+    data = load_tasks(config, log)
+    checkpoint = config.checkpoint or pretrain(pretrain_config(config), log).folder(config.runs_dir) / "encoder"
+    encoder = open_encoder(checkpoint)
+    log(f"{encoder.checkpoint}: {encoder.parameters:,} parameters, at most {encoder.positions} tokens")
+    studies = [finetune_glue(config, encoder, data, log)]
+    if config.random_baseline:
+        untrained = open_encoder(f"{RANDOM}{encoder.checkpoint}")
+        studies.append(finetune_glue(untrained_config(config), untrained, data, log))
+    return studies
 
 
 def finetune(
@@ -195,16 +217,14 @@ def finetune(
     """
     name = setting.run_id(run, starts)
     folder = setting.folder(name)
-    with exclusive(folder / ".lock", f"run {name}"):
-        if (folder / "record.json").exists():
-            return read_record(folder)
-        environment = describe_environment()
-        failure, trained = None, None
+
+    def work(environment: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         try:
             trained = _train(setting, run, _start(setting, run, starts, log), keep_selected=keep_encoder)
         except TrainingError as error:
-            failure = str(error)
-        if trained is not None:
+            found["failure"] = str(error)
+        else:
             if trained.metrics["undefined"]:
                 keys = ", ".join(trained.metrics["undefined"])
                 log(f"{name}: one answer for every example, so {keys} is undefined and counts as 0")
@@ -213,7 +233,14 @@ def finetune(
             trained.answers.save(folder)
             with atomic_file(folder / "metrics.jsonl") as temporary:
                 temporary.write_text("".join(json_text(line) + "\n" for line in trained.lines), encoding="utf-8")
-        return _write(setting, run, starts, folder, environment, trained, failure)
+            constant = constant_answers(setting.data[run.task].task, trained.answers.splits)
+            found["metrics"] = {**trained.metrics, "constant_answers": constant}
+            found["timing"] = trained.timing
+            found["files"] = ("metrics.jsonl", FILE)
+        describe_device(environment, setting.device)
+        return {**found, "data": _about(setting, run)}
+
+    return recorded(folder, setting.identity(run, starts), setting.config, work)
 
 
 def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) -> PreTrainedModel:
@@ -238,7 +265,7 @@ def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) 
     with exclusive(folder / ".lock", f"run {best.run_id}", wait=True):
         if not (folder / "encoder").is_dir():
             log(f"{best.run_id} did not keep its encoder: it is fine-tuned again")
-            again = FinetuneRun(**{field.name: best.identity[field.name] for field in dataclasses.fields(FinetuneRun)})
+            again = FinetuneRun.of(best)
             model = _train(setting, again, _start(setting, again, (), log), keep_selected=True).model
             save_encoder(model, folder / "encoder")
         torch.manual_seed(run.seed)
@@ -382,48 +409,20 @@ def predict_split(setting: Setting, model: PreTrainedModel, split: EncodedSplit,
     return logits
 
 
-def _write(
-    setting: Setting,
-    run: FinetuneRun,
-    starts: Sequence[str],
-    folder: Path,
-    environment: dict[str, Any],
-    trained: Trained | None,
-    failure: str | None,
-) -> RunRecord:
-    config, data = setting.config, setting.data[run.task]
-    environment["finished"] = now()
-    describe_device(environment, setting.device)
-    start = start_of(data.task, config)
-    from_subset = start is not None and setting.data[start].is_subset
-    lengths = setting.encoded[run.task].splits["train"].lengths
-    metrics = (
-        {**trained.metrics, "constant_answers": constant_answers(data.task, trained.answers.splits)} if trained else {}
-    )
-    record = RunRecord(
-        stage=STAGE,
-        run_id=folder.name,
-        identity=setting.identity(run, starts),
-        parameters=config.parameters(),
-        sources=dict(config.sources),
-        metrics=metrics,
-        flops={},
-        timing=trained.timing if trained else {},
-        data={
-            "task": run.task,
-            "checkpoint": setting.encoder.checkpoint,
-            "encoder_parameters": setting.encoder.parameters,
-            "data_id": setting.encoded[run.task].data_id,
-            "is_subset": data.is_subset or from_subset,
-            "splits": data.describe(),
-            "share_at_max_length": float(np.mean(lengths >= config.max_length)),
-        },
-        environment=environment,
-        files={} if failure else describe_files(folder, ("metrics.jsonl", FILE)),
-        failure=failure,
-    )
-    write_record(record, config.runs_dir)
-    return record
+def _about(setting: Setting, run: FinetuneRun) -> dict[str, Any]:
+    """What a record says of a run's encoder and examples."""
+    data, encoded = setting.data[run.task], setting.encoded[run.task]
+    start = start_of(data.task, setting.config)
+    lengths = encoded.splits["train"].lengths
+    return {
+        "task": run.task,
+        "checkpoint": setting.encoder.checkpoint,
+        "encoder_parameters": setting.encoder.parameters,
+        "data_id": encoded.data_id,
+        "is_subset": data.is_subset or (start is not None and setting.data[start].is_subset),
+        "splits": data.describe(),
+        "share_at_max_length": float(np.mean(lengths >= setting.config.max_length)),
+    }
 
 
 def export_predictions(study: GlueStudy, config: StudyConfig) -> dict[str, Path]:

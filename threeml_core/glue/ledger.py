@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
-from threeml_core.config import MODEL_NAMES, RANDOM, StudyConfig
-from threeml_core.foundation.errors import ParameterError
+from threeml_core.config import StudyConfig
 from threeml_core.glue.protocol import (
     TRAINING_PARAMETERS,
     FinetuneRun,
@@ -18,18 +16,20 @@ from threeml_core.glue.protocol import (
     task_result,
 )
 from threeml_core.glue.tasks import HELD_OUT, select_tasks
-from threeml_core.runs.ledger import has_parameters, nothing, pretraining
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.glue import RANDOM
+from threeml_core.runs.ledger import find, missing, pretraining
 from threeml_core.runs.record import RunRecord, load_records
 
 
-def of_pretraining(config: StudyConfig) -> StudyConfig:
+def pretrain_config(config: StudyConfig) -> StudyConfig:
     """Of the encoder that is fine-tuned without `checkpoint`."""
     return config if config.pretrain_seed is None else config.replace(seed=config.pretrain_seed)
 
 
-def of_untrained(config: StudyConfig) -> StudyConfig:
+def untrained_config(config: StudyConfig) -> StudyConfig:
     """Of an encoder without its training: it has as many fine-tuning seeds as others have pre-training seeds."""
-    return config.replace(seeds=max(config.seeds, config.pretrain_seeds))
+    return config.replace(num_seeds=max(config.num_seeds, config.num_pretrain_seeds))
 
 
 def glue(config: StudyConfig) -> list[GlueStudy]:
@@ -40,58 +40,61 @@ def glue(config: StudyConfig) -> list[GlueStudy]:
     Raises:
         ParameterError: no task has records of all its runs.
     """
-    trained = pretraining(of_pretraining(config)) if config.checkpoint is None else None
-    tuned = [r for r in load_records(config.runs_dir, "finetune") if has_parameters(r, config, FINETUNE_MATCH)]
+    trained = pretraining(pretrain_config(config)) if config.checkpoint is None else None
+    given = (config.checkpoint or "").removeprefix(RANDOM)
+    by_kind: dict[bool, list[RunRecord]] = {False: [], True: []}
+    for record in find(config, "finetune", FINETUNE_MATCH):
+        name = record.data["checkpoint"].removeprefix(RANDOM)
+        if PurePath(name).parent.name == trained.run_id if trained else name == str(PurePath(given)):
+            by_kind[record.data["checkpoint"].startswith(RANDOM)].append(record)
     baselines = load_records(config.runs_dir, "baseline")
     studies = []
     for is_random in (False, True) if config.random_baseline else ((config.checkpoint or "").startswith(RANDOM),):
-        own = of_untrained(config) if is_random and config.random_baseline else config
-        of_encoder = [record for record in tuned if _is_of(record, config, trained, is_random)]
-        found = _by_task(own, of_encoder)
-        if not found:
+        own = untrained_config(config) if is_random and config.random_baseline else config
+        if not finished_tasks(own, by_kind[is_random]):
             what = f"{'random ' if is_random else ''}{trained.run_id if trained else config.checkpoint}"
-            raise ParameterError(nothing(config, f"fine-tuning of {what}"))
-        words = {name: _baseline(baselines, records[0]) for name, records in found.items()}
-        checkpoint = of_encoder[-1].data["checkpoint"]
-        studies.append(glue_study(own, checkpoint, trained, found, {n: r for n, r in words.items() if r}))
+            raise missing(config, f"fine-tuning of {what}")
+        checkpoint = by_kind[is_random][-1].data["checkpoint"]
+        studies.append(glue_study(own, checkpoint, trained, by_kind[is_random], baselines))
     return studies
 
 
-def _is_of(record: RunRecord, config: StudyConfig, trained: RunRecord | None, is_random: bool) -> bool:
-    """Is it a fine-tuning of this encoder?"""
+def encoder_of(record: RunRecord) -> str | None:
+    """Run id of the pre-training that a fine-tuning started from; None: from an encoder without its training."""
     checkpoint = record.data["checkpoint"]
-    if checkpoint.startswith(RANDOM) != is_random:
-        return False
-    name = checkpoint.removeprefix(RANDOM)
-    if trained is not None:
-        return PurePath(name).parent.name == trained.run_id
-    assert config.checkpoint is not None
-    return name == str(PurePath(config.checkpoint.removeprefix(RANDOM)))
+    return None if checkpoint.startswith(RANDOM) else PurePath(checkpoint).parent.name
 
 
-def _by_task(config: StudyConfig, records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Task -> records of its planned runs, where all are there."""
-    there: dict[Point, RunRecord] = with_their_starts(records, config)
-    found = {}
-    for task in planned_tasks(config):
-        points = [point_of(run) for run in runs_of(task, config)]
-        if all(point in there for point in points):
-            found[task.name] = [there[point] for point in points]
-    return found
+def finished_tasks(config: StudyConfig, records: Iterable[RunRecord]) -> dict[str, tuple[RunRecord, ...]]:
+    """Task -> records of its planned runs, where all are there.
 
+    RTE, STS-B and MRPC only if they started from the MNLI runs that are planned.
 
-def _baseline(baselines: Iterable[RunRecord], record: RunRecord) -> RunRecord | None:
-    """The newest bag of words of the same examples."""
-    same = [b for b in baselines if b.data["task"] == record.data["task"] and b.data["splits"] == record.data["splits"]]
-    return same[-1] if same else None
+    Args:
+        config: what was planned.
+        records: fine-tunings of one encoder, oldest first.
+    """
+    there = {(FinetuneRun.of(record), *record.identity["starts"]): record for record in records}
+    ids: dict[tuple[str | None, int], list[str]] = {}
+    finished = {}
+    for task in sorted(planned_tasks(config), key=lambda task: start_of(task, config) is not None):
+        runs = runs_of(task, config)
+        found = []
+        for run in runs:
+            if record := there.get((run, *ids.get((start_of(task, config), run.seed), ()))):
+                ids.setdefault((task.name, run.seed), []).append(record.run_id)
+                found.append(record)
+        if len(found) == len(runs):
+            finished[task.name] = tuple(found)
+    return finished
 
 
 def glue_study(
     config: StudyConfig,
     checkpoint: str,
     pretrained: RunRecord | None,
-    records: Mapping[str, Sequence[RunRecord]],
-    baselines: Mapping[str, RunRecord],
+    finetuning: Iterable[RunRecord],
+    baselines: Iterable[RunRecord],
 ) -> GlueStudy:
     """A row of Table 3 from records alone.
 
@@ -99,19 +102,23 @@ def glue_study(
         config: of the study.
         checkpoint: of the encoder, as in its records.
         pretrained: the encoder's record, if this project pre-trained it.
-        records: task -> all its runs.
-        baselines: task -> its bag of words.
+        finetuning: records of the encoder's fine-tunings, oldest first.
+        baselines: records of bags of words; of one task the newest of the same examples counts.
     """
-    asked = [task.name for task in select_tasks(config)]
-    there = [task for task in planned_tasks(config) if task.name in records and task.name in baselines]
-    results = [task_result(task, records[task.name], baselines[task.name], config.runs_dir) for task in there]
-    is_random = checkpoint.startswith(RANDOM)
+    asked = select_tasks(config)
+    records = finished_tasks(config, finetuning)
+    words = {f"{record.data['task']} {record.data['splits']}": record for record in baselines}
+    results = [
+        task_result(task, of, baseline, config.runs_dir)
+        for task in planned_tasks(config)
+        if (of := records.get(task.name)) and (baseline := words.get(f"{task.name} {of[0].data['splits']}"))
+    ]
     return GlueStudy(
         _model_name(checkpoint, pretrained),
-        pretrained.parameters["architecture"] if pretrained and not is_random else None,
+        pretrained.parameters["architecture"] if pretrained and not checkpoint.startswith(RANDOM) else None,
         checkpoint,
-        tuple(result for result in results if result.task.name in asked),
-        tuple(result for result in results if result.task.name not in asked),
+        tuple(result for result in results if result.task in asked),
+        tuple(result for result in results if result.task not in asked),
         tuple(_notes(config, checkpoint, pretrained, records)),
     )
 
@@ -119,7 +126,7 @@ def glue_study(
 def _model_name(checkpoint: str, pretrained: RunRecord | None) -> str:
     """In tables: architecture and mask rate of our own encoders, else the checkpoint as given."""
     if pretrained is not None:
-        name = f"{MODEL_NAMES[pretrained.parameters['architecture']]}-{pretrained.parameters['mask_rate']:.0%}"
+        name = f"{ARCHITECTURES[pretrained.parameters['architecture']].label}-{pretrained.parameters['mask_rate']:.0%}"
     else:
         name = checkpoint.removeprefix(RANDOM)
         name = Path(name).name if Path(name).is_absolute() else name
@@ -152,44 +159,5 @@ def _notes(
     return notes
 
 
-Point = tuple[Any, ...]
-"""Of a fine-tuning: task, seed and point of the grid."""
-
-
-def point_of(run: FinetuneRun | Mapping[str, Any]) -> Point:
-    """Of a planned run, or of a record's identity."""
-    if isinstance(run, Mapping):
-        return tuple(run[name] for name in _POINT)
-    return tuple(getattr(run, name) for name in _POINT)
-
-
-_POINT = ("task", "seed", "learning_rate", "batch_size", "epochs")
-
-
 FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", "from_mnli", *TRAINING_PARAMETERS)
 """Parameters that decide a fine-tuning beside encoder, task, seed and point of the grid."""
-
-
-def with_their_starts(records: Sequence[RunRecord], config: StudyConfig) -> dict[Point, RunRecord]:
-    """By point; RTE, STS-B and MRPC only if they started from the MNLI runs that this configuration plans."""
-    at_point: dict[Point, list[RunRecord]] = {}
-    for record in records:
-        at_point.setdefault(point_of(record.identity), []).append(record)
-    found = {
-        point: without[-1]
-        for point, there in at_point.items()
-        if (without := [record for record in there if not record.identity["starts"]])
-    }
-    planned = {task.name: runs_of(task, config) for task in planned_tasks(config)}
-    for task in planned_tasks(config):
-        if (start := start_of(task, config)) is None:
-            continue
-        starts: dict[int, list[str]] = {}
-        for first in planned[start]:
-            if (point := point_of(first)) in found:
-                starts.setdefault(first.seed, []).append(found[point].run_id)
-        for run in planned[task.name]:
-            for record in at_point.get(point_of(run), ()):
-                if record.identity["starts"] == starts.get(run.seed, []):
-                    found[point_of(run)] = record
-    return found

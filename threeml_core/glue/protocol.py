@@ -16,20 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from threeml_core.config import StudyConfig, parse_grid
-from threeml_core.foundation.files import exclusive
+from threeml_core.config import StudyConfig
 from threeml_core.glue.metrics import Comparison, Splits, chance_level, compare, macro_average, score_interval
 from threeml_core.glue.predictions import load_predictions
 from threeml_core.glue.tasks import Task, select_tasks, tasks_of_source
-from threeml_core.runs.record import (
-    RunRecord,
-    describe_environment,
-    load_records,
-    read_record,
-    run_folder,
-    run_id,
-    write_record,
-)
+from threeml_core.runs.record import RunRecord, load_records, recorded, run_folder, run_id
 
 STAGE = "finetune"
 
@@ -43,6 +34,11 @@ class FinetuneRun:
     learning_rate: float
     batch_size: int
     epochs: int
+
+    @classmethod
+    def of(cls, record: RunRecord) -> FinetuneRun:
+        """That left a record."""
+        return cls(**{field.name: record.identity[field.name] for field in dataclasses.fields(cls)})
 
     @property
     def title(self) -> str:
@@ -66,14 +62,14 @@ def start_of(task: Task, config: StudyConfig) -> str | None:
 def runs_of(task: Task, config: StudyConfig) -> list[FinetuneRun]:
     """Grid x seeds for a task, or `trials` random points of the grid for each seed."""
     size = "finetune_large_" if task.large else "finetune_"
-    axes = [parse_grid(f"{size}{axis}", getattr(config, f"{size}{axis}")) for axis in _AXES]
+    axes = [config.listed(f"{size}{axis}") for axis in _AXES]
     grid = list(itertools.product(*axes))
     runs = []
-    for seed in range(config.seed, config.seed + config.seeds):
+    for seed in range(config.seed, config.seed + config.num_seeds):
         points = grid
-        if config.trials is not None and config.trials < len(grid):
+        if config.num_trials is not None and config.num_trials < len(grid):
             order = np.random.default_rng((seed, zlib.crc32(task.name.encode()))).permutation(len(grid))
-            points = [grid[i] for i in sorted(order[: config.trials])]
+            points = [grid[i] for i in sorted(order[: config.num_trials])]
         runs += [FinetuneRun(task.name, seed, *point) for point in points]
     return runs
 
@@ -187,9 +183,7 @@ def task_result(
         resamples: bootstrap samples.
     """
     best = best_of_seeds(records)
-    if not best:
-        return TaskResult(task, tuple(records), (), {}, None, None, None, None, {}, baseline)
-    medians = median_metrics(task, best)
+    medians = median_metrics(task, best) if best else {}
 
     def measure() -> dict[str, Any]:
         splits = answers_of(task, best, runs_dir)
@@ -197,22 +191,14 @@ def task_result(
         examples = {tag: len(labels) for tag, (labels, _) in splits[0].items()}
         return {"low": low, "high": high, "chance": chance_level(task, splits[0]), "examples": examples}
 
-    names = [record.run_id for record in best]
-    identity = {"task": task.name, "runs": names, "resamples": resamples}
-    of, is_older = _bootstrapped(identity, best[0], runs_dir, measure)
-    return TaskResult(
-        task,
-        tuple(records),
-        tuple(best),
-        medians,
-        statistics.fmean(medians.values()),
-        of["low"],
-        of["high"],
-        of["chance"],
-        of["examples"],
-        baseline,
-        is_older and len(best) > 1,
-    )
+    identity = {"task": task.name, "runs": [record.run_id for record in best], "resamples": resamples}
+    of, is_older = _bootstrapped(identity, best[0], runs_dir, measure) if best else (_NOTHING, False)
+    score = statistics.fmean(medians.values()) if best else None
+    is_narrow = is_older and len(best) > 1
+    return TaskResult(task, tuple(records), tuple(best), medians, score, **of, baseline=baseline, is_older=is_narrow)
+
+
+_NOTHING: dict[str, Any] = {"low": None, "high": None, "chance": None, "examples": {}}
 
 
 def answers_of(task: Task, records: Sequence[RunRecord], runs_dir: str | Path) -> list[Splits]:
@@ -263,30 +249,17 @@ def _bootstrapped(
         runs_dir: folder of all runs.
         measure: gives the metrics.
     """
-    older = identity
-    identity = {**identity, "method": _METHOD}
-    name = run_id(f"{identity['task']}-bootstrap", identity)
-    folder = run_folder(runs_dir, "bootstrap", name)
-    with exclusive(folder / ".lock", f"run {name}", wait=True):
-        if (folder / "record.json").exists():
-            return read_record(folder).metrics, False
-        if same := [record for record in load_records(runs_dir, "bootstrap") if record.identity == older]:
-            return same[-1].metrics, True
-        record = RunRecord(
-            stage="bootstrap",
-            run_id=name,
-            identity=identity,
-            parameters=run.parameters,
-            sources=run.sources,
-            metrics=measure(),
-            flops={},
-            timing={},
-            data={"task": identity["task"]},
-            environment=describe_environment(),
-            files={},
-        )
-        write_record(record, runs_dir)
-        return record.metrics, False
+    latest = {**identity, "method": _METHOD}
+    folder = run_folder(runs_dir, "bootstrap", run_id(f"{identity['task']}-bootstrap", latest))
+    if not (folder / "record.json").exists():
+        older = [record for record in load_records(runs_dir, "bootstrap") if record.identity == identity]
+        if older:
+            return older[-1].metrics, True
+
+    def work(environment: dict[str, Any]) -> dict[str, Any]:
+        return {"metrics": measure(), "data": {"task": identity["task"]}}
+
+    return recorded(folder, latest, run, work, wait=True).metrics, False
 
 
 _METHOD = "spread over seeds, bootstrap of examples"
@@ -343,29 +316,3 @@ TRAINING_PARAMETERS = (
     "finetune_select",
     "pad_to_max_length",
 )
-
-
-def finetune_identity(
-    config: StudyConfig, run: FinetuneRun, encoder: str, data_id: str, starts: Sequence[str], device: str, bf16: bool
-) -> dict[str, Any]:
-    """All that determines the result of a fine-tuning.
-
-    Args:
-        config: optimizer and selection.
-        run: task, seed, point of the grid.
-        encoder: fingerprint of the weights.
-        data_id: fingerprint of the token ids and labels.
-        starts: run ids of the models of which the best is where this one starts; none: the encoder itself.
-        device: `cpu` or `cuda`.
-        bf16: bfloat16 autocast.
-    """
-    settings = {name: getattr(config, name) for name in TRAINING_PARAMETERS}
-    return {
-        **dataclasses.asdict(run),
-        "encoder": encoder,
-        "data": data_id,
-        "starts": list(starts),
-        **settings,
-        "device": device,
-        "bf16": bf16,
-    }

@@ -8,26 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from threeml_core.config import StudyConfig
-from threeml_core.foundation.files import exclusive
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.information.estimate import BiasPoint
 from threeml_core.information.measure import layer_mutual_information
 from threeml_core.information.mixtures import Mixture
-from threeml_core.runs.record import (
-    RunRecord,
-    describe_environment,
-    load_records,
-    now,
-    read_record,
-    run_folder,
-    run_id,
-    write_record,
-)
+from threeml_core.runs.record import RunRecord, load_records, recorded, run_folder, run_id
 
 STAGE = "bias"
 
 _STUDY: dict[str, Any] = {
-    "clusters": 200,
+    "num_clusters": 200,
     "tokens": 50,
     "couplings": (0.0, 0.5, 1.0),
     "states_per_cluster": (5, 20, 100, 500),
@@ -36,14 +26,14 @@ _STUDY: dict[str, Any] = {
 
 
 def bias_points(
-    clusters: int, tokens: int, couplings: Sequence[float], states_per_cluster: Sequence[int], seed: int
+    num_clusters: int, tokens: int, couplings: Sequence[float], states_per_cluster: Sequence[int], seed: int
 ) -> list[BiasPoint]:
     """Estimates and truth on mixtures of known mutual information, as the states grow.
 
     A quarter as many components as clusters, so that k-means finds each of them.
 
     Args:
-        clusters: K of k-means.
+        num_clusters: K of k-means.
         tokens: different ones.
         couplings: of the mixtures, see `Mixture`.
         states_per_cluster: states over K.
@@ -51,10 +41,10 @@ def bias_points(
     """
     points = []
     for coupling in couplings:
-        mixture = Mixture(tokens * max(1, clusters // (4 * tokens)), tokens, coupling)
+        mixture = Mixture(tokens * max(1, num_clusters // (4 * tokens)), tokens, coupling)
         for each in states_per_cluster:
-            states, labels = mixture.sample(each * clusters, seed)
-            found = layer_mutual_information(states, labels, clusters, seeds=(seed,))
+            states, labels = mixture.sample(each * num_clusters, seed)
+            found = layer_mutual_information(states, labels, num_clusters, seeds=(seed,))
             points.append(BiasPoint(coupling, mixture.mutual_information, found))
     return points
 
@@ -70,27 +60,13 @@ def bias_study(config: StudyConfig, log: Log = print_line) -> RunRecord | None:
     if config.plan_only:
         found = [record for record in load_records(config.runs_dir, STAGE) if record.identity == identity]
         return found[-1] if found else None
-    name = run_id(STAGE, identity)
-    folder = run_folder(config.runs_dir, STAGE, name)
-    with exclusive(folder / ".lock", f"run {name}", wait=True):
-        if (folder / "record.json").exists():
-            return read_record(folder)
+
+    def work(environment: dict[str, Any]) -> dict[str, Any]:
         started = time.perf_counter()
         points = bias_points(**_STUDY)
         seconds = time.perf_counter() - started
         log(f"{name}: {len(points)} points ({seconds:.1f} s)")
-        record = RunRecord(
-            stage=STAGE,
-            run_id=name,
-            identity=identity,
-            parameters=config.parameters(),
-            sources=dict(config.sources),
-            metrics={"points": [dataclasses.asdict(point) for point in points]},
-            flops={},
-            timing={"seconds": seconds},
-            data={},
-            environment={**describe_environment(), "finished": now()},
-            files={},
-        )
-        write_record(record, config.runs_dir)
-        return record
+        return {"metrics": {"points": [dataclasses.asdict(point) for point in points]}, "timing": {"seconds": seconds}}
+
+    name = run_id(STAGE, identity)
+    return recorded(run_folder(config.runs_dir, STAGE, name), identity, config, work, wait=True)

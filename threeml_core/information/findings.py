@@ -10,8 +10,8 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from threeml_core.config import MODEL_NAMES
 from threeml_core.information.estimate import LayerInformation
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Finding
 
@@ -48,7 +48,7 @@ def first_block(architecture: str, records: Sequence[RunRecord]) -> Finding:
             share = block.value / last.value if last.value > 0 else math.nan
             error = math.hypot(block.error, share * last.error) / last.value if last.value > 0 else math.nan
             found[first.parameters["seed"]] = share, error, doubt
-    return _finding(f"{MODEL_NAMES[architecture]}, first block, as a share of vanilla's last", LEVEL, found)
+    return _finding(f"{ARCHITECTURES[architecture].label}, first block, as a share of vanilla's last", LEVEL, found)
 
 
 def first_layers(records: Iterable[RunRecord]) -> Finding:
@@ -99,5 +99,5 @@ def _layer(record: RunRecord, number: int) -> LayerInformation | None:
 
 def _measured_how(record: RunRecord) -> tuple[object, ...]:
     """Equal for runs of a seed that were asked about the same [MASK]s, and clustered in the same way."""
-    names = ("seed", "clusters", "kmeans_seeds", "kmeans_passes", "kmeans_batch_size", "states_final_norm")
+    names = ("seed", "num_clusters", "num_kmeans_seeds", "num_kmeans_passes", "kmeans_batch_size", "states_final_norm")
     return (*(record.parameters.get(name) for name in names), record.data["sample"])

@@ -20,11 +20,11 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 import threeml_core.models  # noqa: F401  (registers the three models)
-from threeml_core.config import INFORMATION_PARAMETERS, MODEL_NAMES, PARAMETERS, StudyConfig, parse_layers
+from threeml_core.config import INFORMATION_PARAMETERS, PARAMETERS, StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data
+from threeml_core.data.tokenizer import quiet_transformers
 from threeml_core.foundation.errors import CheckpointError, DamagedFileError, ParameterError
 from threeml_core.foundation.files import exclusive, find_path, fingerprint, project_path, refuse_locked, write_json
 from threeml_core.foundation.log import Log, print_line
@@ -39,8 +39,9 @@ from threeml_core.information.states import (
     refuse_absent,
     states_in_memory,
 )
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.jobs import Job
-from threeml_core.runs.record import RunRecord, describe_environment, now, read_record, run_folder, run_id, write_record
+from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_all
 from threeml_core.training.checkpoint import refuse_foreign_files
 from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
@@ -145,12 +146,12 @@ def checked_sample(config: StudyConfig, data: PreparedData) -> Sample:
         StudyError: no frequent [MASK], fewer states than clusters, layers that the model does not have.
     """
     last = config.num_hidden_layers if config.architecture == "vanilla" else config.decoder_num_hidden_layers
-    refuse_absent(parse_layers(config.state_layers) or (), last, MODEL_NAMES[config.architecture])
+    refuse_absent(config.listed("state_layers"), last, ARCHITECTURES[config.architecture].label)
     sample = draw_sample(config, data)
-    if len(sample.tokens) < config.clusters:
+    if len(sample.tokens) < config.num_clusters:
         raise ParameterError(
-            f"clusters={config.clusters:,}, but there are only {len(sample.tokens):,} states (states_per_layer="
-            f"{config.states_per_layer:,}, states_text={config.states_text}): lower clusters (a tenth of the "
+            f"num_clusters={config.num_clusters:,}, but there are only {len(sample.tokens):,} states (states_per_layer="
+            f"{config.states_per_layer:,}, states_text={config.states_text}): lower num_clusters (a tenth of the "
             "states or less makes sense), or look at more states"
         )
     return sample
@@ -163,26 +164,16 @@ def load_model(folder: Path) -> PreTrainedModel:
         CheckpointError: missing, not one of the three models, or its weights do not fit.
     """
     path = folder / "model"
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
+    options = {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False, "dtype": torch.float32}
     try:
-        refuse_foreign_files(path)
-        model, report = AutoModelForMaskedLM.from_pretrained(
-            path,
-            use_safetensors=True,
-            output_loading_info=True,
-            dtype=torch.float32,
-            local_files_only=True,
-            trust_remote_code=False,
-        )
+        with quiet_transformers():
+            refuse_foreign_files(path)
+            model, report = AutoModelForMaskedLM.from_pretrained(path, output_loading_info=True, **options)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{path} cannot be loaded ({reason}); pre-train this run again") from None
-    finally:
-        if bars:
-            transformers_logging.enable_progress_bar()
     if not hasattr(model, "mask_states"):
         raise CheckpointError(f"{path} is a {model.config.model_type} without a 3ML decoder; expected a run's model/")
     if report["missing_keys"]:
@@ -209,14 +200,21 @@ class _Setting:
             "weights": [digest for name, (_, digest) in self.record.files.items() if name.endswith(".safetensors")],
             "sample": self.sample.fingerprint,
             "states_final_norm": c.states_final_norm,
-            "state_layers": list(parse_layers(c.state_layers) or ()) or "all",
+            "state_layers": list(c.listed("state_layers")) or "all",
             "device": self.device.type,
             "bf16": use_bf16(c, self.device),
         }
 
     def identity(self) -> dict[str, Any]:
         """All that determines the result."""
-        names = ("clusters", "kmeans_seeds", "kmeans_passes", "kmeans_batch_size", "top_tokens", "states_text")
+        names = (
+            "num_clusters",
+            "num_kmeans_seeds",
+            "num_kmeans_passes",
+            "kmeans_batch_size",
+            "top_tokens",
+            "states_text",
+        )
         return {**self.states_identity(), **{name: getattr(self.config, name) for name in names}}
 
 
@@ -266,71 +264,65 @@ def mutual_information(config: StudyConfig, log: Log = print_line) -> list[RunRe
 
 
 def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
-    config, sample = setting.config, setting.sample
-    folder = run_folder(config.runs_dir, STAGE, name)
-    with exclusive(folder / ".lock", f"run {name}"):
-        if (folder / "record.json").exists():
-            return read_record(folder)
-        environment = describe_environment()
-        reset_peak_memory(setting.device)
-        model = load_model(setting.folder).to(setting.device)  # type: ignore[arg-type]
-        bf16 = use_bf16(config, setting.device)
-        forward = Forward(model, sample, config.states_final_norm, config.eval_batch_size, bf16)
-        layers = parse_layers(config.state_layers) or tuple(range(len(forward.widths())))
-        progress = _Progress(folder / "layers.json")
-        missing = [layer for layer in layers if layer not in progress.measured]
-        started = time.perf_counter()
-        for layer, rows in _states(setting, forward, layers, missing, log):
-            before = time.perf_counter()
-            found = layer_mutual_information(
-                rows,
-                sample.tokens,
-                config.clusters,
-                range(config.kmeans_seeds),
-                config.kmeans_passes,
-                config.kmeans_batch_size,
-                setting.device,
-                layer,
-            )
-            del rows  # a layer in memory makes room for the next
-            after = time.perf_counter()
-            progress.add(found, before - started, after - before)
-            run = setting.record.run_id
-            log(f"{run} layer {layer}: {found.value:.3f} nats, bias taken out ({after - before:.1f} s)")
-            started = after
-        environment["finished"] = now()
+    folder = run_folder(setting.config.runs_dir, STAGE, name)
+    unfinished = folder / "layers.json"
+
+    def work(environment: dict[str, Any]) -> dict[str, Any]:
+        progress = _Progress(unfinished)
+        layers = _measure_layers(setting, progress, log)
         describe_device(environment, setting.device)
-        record = RunRecord(
-            stage=STAGE,
-            run_id=name,
-            identity=setting.identity(),
-            parameters=config.parameters(),
-            sources=dict(config.sources),
-            metrics={"layers": [dataclasses.asdict(progress.measured[layer]) for layer in layers]},
-            flops={},
-            timing={
-                **progress.seconds,
-                "peak_memory_bytes": peak_memory(setting.device),
-            },
-            data={
-                "run": setting.record.run_id,
+        trained, sample = setting.record, setting.sample
+        return {
+            "metrics": {"layers": [dataclasses.asdict(progress.measured[layer]) for layer in layers]},
+            "timing": {**progress.seconds, "peak_memory_bytes": peak_memory(setting.device)},
+            "data": {
+                "run": trained.run_id,
                 "sample": sample.fingerprint,
-                "data_id": setting.record.data["data_id"],
-                "corpus": setting.record.data["corpus"],
-                "perplexity_masked": setting.record.metrics["eval_perplexity_masked"],
-                "unigram_perplexity_masked": setting.record.metrics["unigram_perplexity_masked"],
-                "on_unigram_plateau": setting.record.metrics["on_unigram_plateau"],
+                "data_id": trained.data["data_id"],
+                "corpus": trained.data["corpus"],
+                "perplexity_masked": trained.metrics["eval_perplexity_masked"],
+                "unigram_perplexity_masked": trained.metrics["unigram_perplexity_masked"],
+                "on_unigram_plateau": trained.metrics["on_unigram_plateau"],
                 "states": len(sample.tokens),
                 "frequent_tokens": int(sample.is_top.sum()),
                 "blocks": len(sample.order),
                 "text_blocks": len(sample.blocks),
             },
-            environment=environment,
-            files={},
+        }
+
+    record = recorded(folder, setting.identity(), setting.config, work)
+    unfinished.unlink(missing_ok=True)
+    return record
+
+
+def _measure_layers(setting: _Setting, progress: _Progress, log: Log) -> Sequence[int]:
+    """Measure the layers that are not measured yet; all layers asked for."""
+    config, sample = setting.config, setting.sample
+    reset_peak_memory(setting.device)
+    model = load_model(setting.folder).to(setting.device)  # type: ignore[arg-type]
+    bf16 = use_bf16(config, setting.device)
+    forward = Forward(model, sample, config.states_final_norm, config.eval_batch_size, bf16)
+    layers = config.listed("state_layers") or tuple(range(len(forward.widths())))
+    missing = [layer for layer in layers if layer not in progress.measured]
+    started = time.perf_counter()
+    for layer, rows in _states(setting, forward, layers, missing, log):
+        before = time.perf_counter()
+        found = layer_mutual_information(
+            rows,
+            sample.tokens,
+            config.num_clusters,
+            range(config.num_kmeans_seeds),
+            config.num_kmeans_passes,
+            config.kmeans_batch_size,
+            setting.device,
+            layer,
         )
-        write_record(record, config.runs_dir)
-        progress.path.unlink(missing_ok=True)
-        return record
+        del rows  # a layer in memory makes room for the next
+        after = time.perf_counter()
+        progress.add(found, before - started, after - before)
+        log(f"{setting.record.run_id} layer {layer}: {found.value:.3f} nats, bias taken out ({after - before:.1f} s)")
+        started = after
+    return layers
 
 
 class _Progress:
@@ -359,16 +351,12 @@ class _Progress:
         write_json(self.path, {"layers": layers, **self.seconds})
 
 
-def _states_folder(setting: _Setting) -> Path:
-    identity = setting.states_identity()
-    return project_path(setting.config.runs_dir) / "states" / f"{setting.record.run_id}-{fingerprint(identity, 10)}"
-
-
 def _states(
     setting: _Setting, forward: Forward, layers: Sequence[int], missing: Sequence[int], log: Log
 ) -> Iterator[tuple[int, Rows]]:
     """The states of the layers that are still to be measured; afterwards the files go, unless they are to be kept."""
-    folder = _states_folder(setting)
+    runs_dir, identity = project_path(setting.config.runs_dir), setting.states_identity()
+    folder = runs_dir / "states" / f"{setting.record.run_id}-{fingerprint(identity, 10)}"
     with exclusive(folder.parent / f".{folder.name}.lock", f"the states folder {folder}", wait=True):
         if missing and setting.config.states_store == "memory":
             yield from states_in_memory(forward, missing, log)

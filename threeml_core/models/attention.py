@@ -1,62 +1,83 @@
-"""Attention with dropout on a CPU, where torch's own kernel is the same products around a serial dropout."""
+"""Attention with dropout on a CPU, where torch's own kernel is the same products around a serial dropout.
+
+The decoder calls `attend`, and Hugging Face's encoders find it under the name `BYTE_DROPOUT`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from threeml_core.models.dropout import by_bytes, keep_mask
 
+BYTE_DROPOUT = "byte_dropout"
+"""An attention implementation beside Hugging Face's own, such as `sdpa`."""
+
 
 class _Attention(torch.autograd.Function):
-    """Softmax attention with dropout on its weights; queries, keys and values (batch, n, d), split into heads.
+    """Softmax attention with dropout on its weights, see `attend`.
 
-    Each is copied once into the order of heads and its gradient once back; the scale of the scores is part of their
-    product, that of the dropout part of the product with the values.
+    Queries, keys and values are copied once into the order of the products, unless they have it, and the result once
+    back; the scale of the scores is part of their product, that of the dropout part of the product with the values.
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, heads: int, p: float) -> Tensor:
-        q, k, v = (_split(x, heads) for x in (query, key, value))
-        scale = q.shape[-1] ** -0.5
-        weights = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale).softmax(-1)
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float, scale: float
+    ) -> Tensor:
+        q, k, v = (x.reshape(-1, *x.shape[2:]) for x in (query, key, value))
+        weights = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale)
+        if visible is not None:
+            weights.unflatten(0, query.shape[:2]).masked_fill_(~visible, -torch.inf)
+        weights = weights.softmax(-1)
         mask = keep_mask(weights.shape, p)
-        dropped = weights * mask.to(weights.dtype)
+        dropped = mask.to(q.dtype).mul_(weights)
         context = torch.baddbmm(q.new_empty(1, 1, 1), dropped, v, beta=0, alpha=1 / (1 - p))
         ctx.save_for_backward(q, k, v, weights, mask)
-        ctx.heads, ctx.scale, ctx.p = heads, scale, p
-        return _join(context, heads)
+        ctx.p, ctx.scale, ctx.batch_heads = p, scale, query.shape[:2]
+        return context.unflatten(0, ctx.batch_heads).transpose(1, 2)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, mask = ctx.saved_tensors
-        heads, keep, empty = ctx.heads, 1 / (1 - ctx.p), q.new_empty(1, 1, 1)
-        kept = mask.to(weights.dtype)
-        outer = _split(gradient, heads)
-        by_value = torch.baddbmm(empty, (weights * kept).mT, outer, beta=0, alpha=keep)
+        keep, empty, kept = 1 / (1 - ctx.p), q.new_empty(1, 1, 1), mask.to(weights.dtype)
+        outer = gradient.transpose(1, 2).reshape(q.shape)
         by_weights = torch.baddbmm(empty, outer, v.mT, beta=0, alpha=keep).mul_(kept)
-        by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype)
+        by_value = torch.baddbmm(empty, kept.mul_(weights).mT, outer, beta=0, alpha=keep)
+        by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype, grad_input=by_weights)
         by_query = torch.baddbmm(empty, by_scores, k, beta=0, alpha=ctx.scale)
         by_key = torch.baddbmm(empty, by_scores.mT, q, beta=0, alpha=ctx.scale)
-        return *(_join(x, heads) for x in (by_query, by_key, by_value)), None, None
+        return *(x.unflatten(0, ctx.batch_heads) for x in (by_query, by_key, by_value)), None, None, None
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
-    """(batch, n, d) -> (batch · heads, n, d / heads), contiguous."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2).reshape(-1, x.shape[1], x.shape[2] // heads)
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Softmax attention, dropout on its weights, as Hugging Face's models ask for it.
+
+    Queries are (batch, heads, n_q, d / heads), keys and values (batch, heads, n_k, d / heads), the result is
+    (batch, n_q, heads, d / heads), with None for the weights. What is not plain bidirectional attention with dropout on
+    a CPU is Hugging Face's `sdpa`. A mask is bool, broadcast to (batch, heads, n_q, n_k), True where a key is seen.
+    """
+    plain = query.shape[1] == key.shape[1] and not getattr(module, "is_causal", True) and "position_bias" not in others
+    known = plain and (attention_mask is None or attention_mask.dtype == torch.bool)
+    if known and by_bytes(query, dropout) and not torch.is_autocast_enabled("cpu"):
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        return _Attention.apply(query, key, value, attention_mask, dropout, scale), None
+    return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **others)
 
 
-def _join(x: Tensor, heads: int) -> Tensor:
-    """The way back."""
-    return x.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2)
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, heads: int, p: float) -> Tensor:
-    """Softmax attention, dropout on its weights: (batch, n_q, d), (batch, n_k, d) twice -> (batch, n_q, d)."""
-    if p and by_bytes(query, p) and not torch.is_autocast_enabled("cpu"):
-        return _Attention.apply(query, key, value, heads, p)
-    query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
-    return F.scaled_dot_product_attention(query, key, value, dropout_p=p).transpose(1, 2).flatten(2)
+AttentionInterface.register(BYTE_DROPOUT, attend)
+AttentionMaskInterface.register(BYTE_DROPOUT, sdpa_mask)

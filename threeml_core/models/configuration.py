@@ -38,8 +38,7 @@ class ThreeMLConfig(PreTrainedConfig):
         if self.encoder is None:
             self.encoder = {"model_type": "roberta-prelayernorm"}
         if isinstance(self.encoder, dict):
-            values = dict(self.encoder)
-            self.encoder = AutoConfig.for_model(values.pop("model_type"), **values)
+            self.encoder = AutoConfig.for_model(**self.encoder)
         encoder = self.encoder
         if self.decoder_hidden_size is None:
             self.decoder_hidden_size = encoder.hidden_size // 2
@@ -54,7 +53,7 @@ class ThreeMLConfig(PreTrainedConfig):
         ):
             if width % heads:
                 raise ParameterError(f"{whose}: {heads} attention heads do not divide the width {width}")
-        kwargs.setdefault("tie_word_embeddings", False)  # the tie is functional: see modeling.py
+        kwargs.setdefault("tie_word_embeddings", False)  # the tie is functional: see base.py
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             kwargs.setdefault(name, getattr(encoder, name, None))
         super().__post_init__(**kwargs)

@@ -6,9 +6,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from threeml_core import flops
-from threeml_core.config import ARCHITECTURES, StudyConfig
+from threeml_core.config import StudyConfig
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
-from threeml_core.models.modeling import build_model
+from threeml_core.models.build import build_model
+from threeml_core.parameters.architectures import ARCHITECTURES
 
 
 def count_forward_flops(config: StudyConfig, vocab: int | None = None) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 TILE = 4096
 
@@ -32,56 +32,40 @@ def keep_mask(shape: torch.Size, p: float) -> Tensor:
 
 
 class _Dropout(torch.autograd.Function):
-    """x -> x · mask / (1 - p)."""
+    """x, residual -> residual + x · mask / (1 - p), in one pass; without a residual the first summand is zero."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
-        mask = keep_mask(x.shape, p)
+    def forward(ctx: Any, x: Tensor, residual: Tensor | None, p: float) -> Tensor:
+        mask, ctx.scale, ctx.residual = keep_mask(x.shape, p), 1 / (1 - p), residual is not None
         ctx.save_for_backward(mask)
-        ctx.p = p
-        return (x * mask.to(x.dtype)).mul_(1 / (1 - p))
+        kept = mask.to(x.dtype)
+        return kept.mul_(x).mul_(ctx.scale) if residual is None else torch.addcmul(residual, x, kept, value=ctx.scale)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (mask,) = ctx.saved_tensors
-        return (gradient * mask.to(gradient.dtype)).mul_(1 / (1 - ctx.p)), None
-
-
-class _DropoutAdd(torch.autograd.Function):
-    """(residual, x) -> residual + x · mask / (1 - p), in one pass."""
-
-    @staticmethod
-    def forward(ctx: Any, residual: Tensor, x: Tensor, p: float) -> Tensor:
-        mask = keep_mask(x.shape, p)
-        ctx.save_for_backward(mask)
-        ctx.p = p
-        return torch.addcmul(residual, x, mask.to(x.dtype), value=1 / (1 - p))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return gradient, (gradient * mask.to(gradient.dtype)).mul_(1 / (1 - ctx.p)), None
+        return mask.to(gradient.dtype).mul_(gradient).mul_(ctx.scale), gradient if ctx.residual else None, None
 
 
 def by_bytes(x: Tensor, p: float) -> bool:
-    """Is dropout of this tensor drawn here, not by `F.dropout`?"""
-    return x.device.type == "cpu" and p <= _LARGEST and not torch.compiler.is_compiling()
+    """Is dropout of this tensor drawn here, not by torch?"""
+    return x.device.type == "cpu" and 0 < p <= _LARGEST and not torch.compiler.is_compiling()
 
 
-def dropout(x: Tensor, p: float) -> Tensor:
-    """Dropout of a module in training mode.
+class Dropout(nn.Dropout):
+    """torch's `Dropout`, drawn by bytes where that is faster; it can add the residual stream in the same pass."""
 
-    Args:
-        x: any shape.
-        p: probability of a zero, in [0, 1).
-    """
-    if p == 0:
-        return x
-    return _Dropout.apply(x, p) if by_bytes(x, p) else F.dropout(x, p)
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Drop out values of x (any shape), and add `residual` of the same shape if there is one."""
+        if self.training and by_bytes(x, self.p):
+            return _Dropout.apply(x, residual, self.p)
+        dropped = F.dropout(x, self.p, self.training)
+        return dropped if residual is None else residual + dropped
 
 
-def dropout_add(residual: Tensor, x: Tensor, p: float) -> Tensor:
-    """`residual + dropout(x, p)`, both of the same shape."""
-    if p == 0:
-        return residual + x
-    return _DropoutAdd.apply(residual, x, p) if by_bytes(x, p) else residual + F.dropout(x, p)
+def replace_dropout(module: nn.Module) -> None:
+    """Put `Dropout` in the place of every `torch.nn.Dropout` within the module; it has no parameters to lose."""
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Dropout:
+                setattr(parent, name, Dropout(child.p))

@@ -36,19 +36,10 @@ def vocabulary_multiple(device: torch.device) -> int:
 
 
 def padded_logits(transformed: Tensor, weight: Tensor, bias: Tensor, multiple: int) -> Tensor:
-    """Logits over a vocabulary filled up to a multiple, with -inf at what is added.
+    """Logits (..., vocab + added) of (..., d_en) over a vocabulary filled up to a multiple, -inf at what is added.
 
     Softmax and cross-entropy are those of the vocabulary itself, and the padding is no parameter: nothing of it is
     trained, saved or exported.
-
-    Args:
-        transformed: (..., d_en).
-        weight: (vocab, d_en).
-        bias: (vocab,).
-        multiple: of the vocabulary; 1: nothing is added.
-
-    Returns:
-        (..., vocab + added).
     """
     if added := -len(weight) % multiple:
         weight, bias = F.pad(weight, (0, 0, 0, added)), F.pad(bias, (0, added), value=-torch.inf)
@@ -56,17 +47,11 @@ def padded_logits(transformed: Tensor, weight: Tensor, bias: Tensor, multiple: i
 
 
 def summed_cross_entropy(transformed: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """Sum of cross-entropies of `transformed @ weight.T + bias`, in nats.
+    """Sum of cross-entropies of `transformed @ weight.T + bias` in nats: (..., d_en), targets (...) -> ().
 
     On a CPU the logits are made, turned into their gradient in place and used up some rows at a time, so that they are
-    never all held; only rows with a target are computed. Compiled, or on a GPU, it is
-    `F.cross_entropy` over the padded vocabulary.
-
-    Args:
-        transformed: (..., d_en).
-        weight: (vocab, d_en).
-        bias: (vocab,).
-        targets: (...,) ids, `IGNORE_INDEX` where nothing is predicted.
+    never all held, and of rows with a target alone. Compiled, or on a GPU, it is `F.cross_entropy` over the padded
+    vocabulary.
     """
     rows, ids = transformed.flatten(0, -2), targets.flatten()
     if rows.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu"):

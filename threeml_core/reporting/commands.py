@@ -1,4 +1,4 @@
-"""The command that does a run again, printed beside what it gave."""
+"""The runs behind a page, and the command that does each again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from threeml_core.config import DATA_PARAMETERS, StudyConfig, identity_parameters, make_config
 from threeml_core.glue.ledger import FINETUNE_MATCH
-from threeml_core.study.results import ABLATIONS, ON_ALL_TASKS, Outcome, StudyRun, ablation_config
+from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.study.experiment import StudyRun, ablation_config
+from threeml_core.study.results import Result
 
 
 def pretrain_command(run: StudyRun, seed: int) -> str:
@@ -20,48 +22,64 @@ def finetune_command(run: StudyRun, config: StudyConfig, seed: int, ablation: bo
     """The same for its fine-tunings, which pre-trains first what is not there.
 
     Args:
-        run: of the study.
-        config: of the study.
+        run: a run of the study.
+        config: the study's parameters.
         seed: of pre-training.
         ablation: on the tasks of the ablations, not on those of Table 3.
     """
     own = ablation_config(config) if ablation else config
-    asked = run.config.replace(pretrain_seed=seed, tasks=own.tasks, seeds=own.seeds)
-    names = (*DATA_PARAMETERS, *identity_parameters(run.config), *FINETUNE_MATCH, "tasks", "seeds", "pretrain_seed")
+    asked = run.config.replace(pretrain_seed=seed, tasks=own.tasks, num_seeds=own.num_seeds)
+    names = (*DATA_PARAMETERS, *identity_parameters(run.config), *FINETUNE_MATCH, "tasks", "num_seeds", "pretrain_seed")
     return _papermill("03_finetune", run.config, asked, names)
 
 
 def commands_of(
-    outcomes: Iterable[Outcome], config: StudyConfig, artefact: str, key: str | None = None
+    outcomes: Iterable[Result], config: StudyConfig, exhibit: str, key: str | None = None
 ) -> list[tuple[str, str]]:
     """(label, command) for each row of a table: what its pre-training and, where it has scores, its fine-tuning was.
 
     Args:
         outcomes: the rows, in their order.
-        config: of the study.
-        artefact: the table or figure.
+        config: the study's parameters.
+        exhibit: the table or figure.
         key: the parameter that it varies, for the label.
     """
     found = []
     for outcome in outcomes:
         run = outcome.run
         label = run.model + (f", {key} {getattr(run.config, key)}" if key else "")
-        said = _seeds_said(run.seeds)
+        others = " or ".join(map(str, run.seeds[1:]))
+        said = f"seed {run.seeds[0]}" + (f" (the mean is also over {others} in its place)" if others else "")
         found.append((f"{label}: perplexity, {said}", pretrain_command(run, run.seeds[0])))
-        if artefact in (*ON_ALL_TASKS, *ABLATIONS):
-            tuned = finetune_command(run, config, run.seeds[0], artefact in ABLATIONS)
+        if tasks := {experiment.name: experiment.tasks for experiment in run.experiments}[exhibit]:
+            tuned = finetune_command(run, config, run.seeds[0], tasks == "ablation")
             found.append((f"{label}: scores, {said}", tuned))
     return found
 
 
-def _seeds_said(seeds: Sequence[int]) -> str:
-    """Which runs a mean is over."""
-    others = " or ".join(map(str, seeds[1:]))
-    return f"seed {seeds[0]}" + (f" (the mean is also over {others} in its place)" if others else "")
+def study_runs_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+    """Every run behind a page, fine-tunings included, with its command; what is missing shows as not run."""
+    rows = []
+    for outcome in outcomes:
+        run = outcome.run
+        wanted = run.finetunings(config)
+        for seed in run.seeds:
+            record = outcome.pretraining.get(seed)
+            studies = [by_seed[seed] for by_seed in (outcome.comparison, outcome.ablation) if seed in by_seed]
+            names = dict.fromkeys(r.run_id for study in studies for found in study.records.values() for r in found)
+            only_ablation = "all" not in wanted
+            again = finetune_command(run, config, seed, only_ablation) if wanted else pretrain_command(run, seed)
+            row = {"Model": run.model, "For": ", ".join(run.exhibits), "Seed": f"{seed}"}
+            row["Pre-training"] = NOT_RUN if record is None else record.run_id
+            row["Result"] = NOT_RUN if record is None else f"failed: {record.failure}" if record.failure else "done"
+            row["Fine-tuning"] = ", ".join(names) or (NOT_RUN if wanted else MISSING)
+            rows.append({**row, "Repeat": again})
+    done = sum(row["Pre-training"] != NOT_RUN for row in rows)
+    return Table(rows, f"Runs behind this page: {done} of {len(rows)} pre-trainings have been run", folded=True)
 
 
 def _papermill(notebook: str, base: StudyConfig, asked: StudyConfig, names: Iterable[str]) -> str:
-    """Gives what differs from the preset and does not follow from the rest."""
+    """A command that gives what differs from the preset and does not follow from the rest."""
     preset = make_config({"preset": base.preset}).parameters()
     values = asked.parameters()
     changed = {

@@ -1,118 +1,129 @@
-"""The cost model as tables: the paper's printed figures against the formula's, and the plan of a preset."""
+"""What pre-training costs: the paper's figures beside the formula's, speed-ups, recipes, the plan of a preset."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from threeml_core import flops
-from threeml_core.config import MODEL_NAMES, StudyConfig, make_config
-from threeml_core.glue.protocol import planned_runs
-from threeml_core.paper import PrintedValue, printed_values
-from threeml_core.reporting.tables import MISSING, Table
-from threeml_core.study.results import STUDY_MODELS, finetune_configs, study_runs
+import numpy as np
 
-BASE_UPDATES = 125
-"""Updates of the RoBERTa baseline in the longer recipe, thousands (Table 3)."""
+from threeml_core import flops
+from threeml_core.config import StudyConfig, make_config
+from threeml_core.glue.protocol import planned_runs
+from threeml_core.paper import RECIPES, ReportedValue, reported_values
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.reporting.style import Figure, drawing, look_of
+from threeml_core.reporting.table import MISSING, Table
+from threeml_core.study.experiments.table_3 import STUDY_MODELS
+from threeml_core.study.ledger import study_runs
+
+BASE_STEPS = 125
+"""Steps of the RoBERTa baseline in the longer recipe, thousands (Table 3)."""
 
 BERT_VOCABULARY = 30522
 """Tokens of BERT's WordPiece vocabulary (Appendix B: 30K)."""
 
 
-def computed_value(printed: PrintedValue) -> float:
-    """What Appendix C (paper mode) or the model's geometry gives for a printed figure, in its unit."""
-    architecture, rate, *updates = printed.setting.split()
-    is_bert = architecture == "bert"
-    given = {"preset": printed.recipe, "architecture": "vanilla" if is_bert else architecture, "mask_rate": float(rate)}
+def computed_value(reported: ReportedValue) -> float:
+    """What Appendix C (paper mode) or the model's geometry gives for a reported figure, in its unit."""
+    architecture, rate, *steps = reported.setting.split()
+    given = {"preset": reported.recipe, "architecture": architecture, "mask_rate": float(rate)}
     if architecture == "cross":
         given["layer_norm"] = "pre"  # section 3.3: post-LN does not work for 3ML_cross
-    config = make_config(given)
-    if printed.metric == "parameters":
-        return flops.parameter_count(config) / 1e6
-    if printed.metric == "encoder_share":
-        # blocks alone: embedding and prediction layers are left out, as the section says
-        decoder = config.replace(
-            num_hidden_layers=config.decoder_num_hidden_layers,
-            hidden_size=config.decoder_hidden_size,
-            intermediate_size=None,
-        )
-        encoder_blocks, decoder_blocks = map(flops.encoder_block_parameters, (config, decoder))
-        return 100 * encoder_blocks / (encoder_blocks + decoder_blocks)
-    speedup = flops.config_speedup(config, "paper")
-    if is_bert:
+    if architecture == "bert":
+        config = make_config({**given, "architecture": "vanilla"})
         return flops.speedup(flops.forward_flops(config), flops.forward_flops(config, vocab=BERT_VOCABULARY))
-    if printed.metric == "speedup":
-        return speedup
-    if printed.metric == "speedup_at_updates":
-        return speedup * BASE_UPDATES / float(updates[0])
-    if printed.metric == "budget":
-        return 100 / speedup
-    if printed.metric == "updates":
-        return BASE_UPDATES * speedup
-    raise ValueError(f"no formula for {printed.metric}")
+    c = make_config(given)
+    if reported.metric == "parameters":
+        return flops.parameter_count(c) / 1e6
+    if reported.metric == "encoder_share":
+        # layers alone: embedding and prediction layers are left out, as the section says
+        size = {"num_hidden_layers": c.decoder_num_hidden_layers, "hidden_size": c.decoder_hidden_size}
+        decoder = c.replace(**size, intermediate_size=None)
+        encoder_parameters, decoder_parameters = map(flops.encoder_block_parameters, (c, decoder))
+        return 100 * encoder_parameters / (encoder_parameters + decoder_parameters)
+    speedup = flops.config_speedup(c, "paper")
+    if reported.metric == "speedup_at_steps":
+        return speedup * BASE_STEPS / float(steps[0])
+    return {"speedup": speedup, "budget": 100 / speedup, "steps": BASE_STEPS * speedup}[reported.metric]
 
 
-def verdict(printed: PrintedValue, computed: float) -> str:
-    """`reproduced` if it rounds to the printed figure, else how far it is off."""
-    if round(computed, printed.decimals) == printed.value:
+def verdict(reported: ReportedValue, computed: float) -> str:
+    """`reproduced` if it rounds to the reported figure, else how far it is off."""
+    if round(computed, reported.decimals) == reported.value:
         return "reproduced"
-    off = computed / printed.value - 1
+    off = computed / reported.value - 1
     return f"within 1% ({off:+.1%})" if abs(off) <= 0.01 else f"not by the formula ({off:+.1%})"
 
 
-def printed_against_computed() -> Table:
+def reported_and_computed() -> Table:
     """Every FLOPs and parameter figure of the paper beside ours."""
-    units = {
-        "speedup": "×",
-        "speedup_at_updates": "×",
-        "budget": "%",
-        "updates": "K",
-        "encoder_share": "%",
-        "parameters": "M",
-    }
-    rows = []
-    for value in printed_values():
-        if value.metric not in units:
-            continue
-        computed = computed_value(value)
-        rows.append(
-            {
-                "Where": value.artefact,
-                "Recipe": value.recipe,
-                "Model": value.model,
-                "Figure": value.metric.replace("_", " "),
-                "Printed": value.printed + units[value.metric],
-                "Computed": f"{computed:.{value.decimals + 2}f}{units[value.metric]}",
-                "Verdict": verdict(value, computed),
-                "Note": value.note,
-            }
-        )
-    return Table(rows, "Printed against computed")
+    units = {"speedup": "×", "speedup_at_steps": "×", "budget": "%", "steps": "K", "encoder_share": "%"}
+    units["parameters"] = "M"
+    rows = [
+        {
+            "Where": value.artefact,
+            "Recipe": value.recipe,
+            "Model": value.model,
+            "Figure": value.metric.replace("_", " "),
+            "Reported": value.reported + units[value.metric],
+            "Computed": f"{computed:.{value.decimals + 2}f}{units[value.metric]}",
+            "Verdict": verdict(value, computed),
+            "Note": value.note,
+        }
+        for value in reported_values()
+        if value.metric in units
+        for computed in (computed_value(value),)
+    ]
+    return Table(rows, "Reported and computed")
 
 
-def speedup_table(recipes: tuple[str, ...] = ("efficient-large", "longer-base")) -> Table:
+def speedup_table() -> Table:
     """Speed-ups over the vanilla model at 15% (the paper's baseline) and at the same mask rate."""
-    rows = []
-    for recipe in recipes:
-        for architecture, rate in STUDY_MODELS:
-            config = make_config({"preset": recipe, "architecture": architecture, "mask_rate": rate})
-            forward = flops.forward_flops(config, "paper")
-            rows.append(
-                {
-                    "Recipe": recipe,
-                    "Model": f"{MODEL_NAMES[architecture]}-{rate:.0%}",
-                    "Forward GFLOPs a block": f"{forward / 1e9:.3f}",
-                    "Speed-up over vanilla 15%": f"{flops.config_speedup(config, 'paper', 0.15):.4f}",
-                    "Speed-up at the same rate": f"{flops.config_speedup(config, 'paper', rate):.4f}",
-                }
-            )
+    models = [(recipe, architecture, rate) for recipe in RECIPES for architecture, rate in STUDY_MODELS]
+    rows = [
+        {
+            "Recipe": recipe,
+            "Model": f"{ARCHITECTURES[architecture].label}-{rate:.0%}",
+            "Forward GFLOPs per sequence": f"{flops.forward_flops(config, 'paper') / 1e9:.3f}",
+            "Speed-up over vanilla 15%": f"{flops.config_speedup(config, 'paper', 0.15):.4f}",
+            "Speed-up at the same rate": f"{flops.config_speedup(config, 'paper', rate):.4f}",
+        }
+        for recipe, architecture, rate in models
+        for config in (make_config({"preset": recipe, "architecture": architecture, "mask_rate": rate}),)
+    ]
     return Table(rows, "Cost by Appendix C, slips corrected")
+
+
+def plot_speedups(recipe: str) -> Figure:
+    """Speed-up in FLOPs against the mask rate, over the vanilla model at 15% and at the same rate (Figure 5's axis)."""
+    rates = np.linspace(0.05, 0.7, 27)
+    ends = []
+    with drawing(2, 3.2) as (figure, axes):
+        for axis, baseline in zip(axes, (0.15, None), strict=True):
+            for architecture, entry in ARCHITECTURES.items():
+                values = []
+                for rate in map(float, rates):
+                    config = make_config({"preset": recipe, "architecture": architecture, "mask_rate": rate})
+                    values.append(flops.config_speedup(config, "paper", baseline or rate))
+                axis.plot(
+                    100 * rates, values, linewidth=2, label=entry.label, **{**look_of(architecture), "marker": ""}
+                )
+                if baseline:
+                    ends.append(f"{entry.label} {np.interp(0.5, rates, values):.2f}")
+            title = "over vanilla at 15%" if baseline else "over vanilla at the same rate"
+            axis.set(xlabel="mask rate (%)", ylabel="speed-up in FLOPs", title=title)
+        axes[0].legend(fontsize=9)
+    return Figure(
+        figure,
+        f"Speed-up in pre-training FLOPs against the mask rate for {recipe}; it grows with the rate for both 3ML "
+        f"models. At 50% over the vanilla model at 15%: {', '.join(ends)}.",
+    )
 
 
 def recipe_table() -> Table:
     """The paper's two pre-training recipes as the presets have them. Source: Appendix A."""
-    recipes = ("efficient-large", "longer-base")
-    values = {recipe: make_config({"preset": recipe}).parameters() for recipe in recipes}
-    rows = [{"Parameter": name, **{recipe: f"{values[recipe][name]}" for recipe in recipes}} for name in _RECIPE]
+    values = {recipe: make_config({"preset": recipe}).parameters() for recipe in RECIPES}
+    rows = [{"Parameter": name, **{recipe: f"{of[name]}" for recipe, of in values.items()}} for name in _RECIPE]
     return Table(rows, "Pre-training recipes (Appendix A), the models of 3ML_self")
 
 
@@ -132,10 +143,6 @@ def _duration(hours: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.2g} s"
 
 
-def _tokens(count: int) -> str:
-    return f"{count / 1e9:.3g} G" if count >= 1e9 else f"{count / 1e6:.3g} M"
-
-
 def _energy(watt_hours: float) -> str:
     return f"{watt_hours / 1000:.1f} kWh" if watt_hours >= 100 else f"{watt_hours:.2g} Wh"
 
@@ -144,18 +151,15 @@ def _plan(config: StudyConfig) -> tuple[float, dict[str, str]]:
     """GPU hours, and the cells of a plan's row, of one pre-training run."""
     total = flops.training_flops(flops.forward_flops(config, "exact"), config.batch_size, config.max_steps, "exact")
     hours = total / (config.gpu_tflops * 1e12 * config.mfu) / 3600
+    tokens = config.max_steps * config.batch_size * config.sequence_length
     return hours, {
         "Parameters": f"{flops.parameter_count(config) / 1e6:.1f} M",
-        "Updates": f"{config.max_steps:,}",
-        "Tokens": _tokens(config.max_steps * config.batch_size * config.sequence_length),
+        "Steps": f"{config.max_steps:,}",
+        "Tokens": f"{tokens / 1e9:.3g} G" if tokens >= 1e9 else f"{tokens / 1e6:.3g} M",
         "Training FLOPs": f"{total:.3g}",
         "GPU time": _duration(hours),
         "Energy": _energy(hours * config.gpu_watts),
     }
-
-
-def _plan_total(config: StudyConfig, hours: float) -> dict[str, str]:
-    return {"GPU time": _duration(hours), "Energy": _energy(hours * config.gpu_watts)}
 
 
 def cost_plan(config: StudyConfig) -> Table:
@@ -168,40 +172,37 @@ def cost_plan(config: StudyConfig) -> Table:
         model = config.replace(architecture=architecture, mask_rate=rate)
         hours, cells = _plan(model)
         total += hours
-        memory = f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB"
-        rows.append(
-            {"Model": f"{MODEL_NAMES[architecture]}-{rate:.0%}", **cells, "Weights, gradients, moments": memory}
-        )
-    rows.append({"Model": "all five", **_plan_total(config, total)})
-    title = f"Plan of preset {config.preset} on {config.gpu_name} at {config.mfu:.0%} MFU, one seed"
-    return Table(rows, title)
+        cells["Weights, gradients, moments"] = f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB"
+        rows.append({"Model": f"{ARCHITECTURES[architecture].label}-{rate:.0%}", **cells})
+    rows.append({"Model": "all five", "GPU time": _duration(total), "Energy": _energy(total * config.gpu_watts)})
+    return Table(rows, f"Plan of preset {config.preset} on {config.gpu_name} at {config.mfu:.0%} MFU, one seed")
 
 
-def study_plan(config: StudyConfig, artefacts: Sequence[str] | None = None) -> Table:
+def study_plan(config: StudyConfig, exhibits: Sequence[str] | None = None) -> Table:
     """Every pre-training run that tables and figures need at this scale, once, with its cost.
 
     Args:
-        config: of the study; each run is done with all its seeds.
-        artefacts: such as `("Table 2a", "Figure 5")`; None: all.
+        config: the study's parameters; each run is done with all its seeds.
+        exhibits: such as `("Table 2a", "Figure 5")`; None: all.
     """
     rows, total, tunings = [], 0.0, 0
-    runs = study_runs(config, artefacts)
+    runs = study_runs(config, exhibits)
     for run in runs:
         hours, cells = _plan(run.config)
         total += hours * len(run.seeds)
         c = run.config
         decoder = MISSING if c.architecture == "vanilla" else f"{c.decoder_num_hidden_layers} × {c.decoder_hidden_size}"
         setting = {"Model": run.model, "Split": c.mask_split, "Decoder": decoder}
-        tuned = len({planned for each in finetune_configs(run, config) for planned in planned_runs(each)})
+        tuned = len({planned for each in run.finetunings(config).values() for planned in planned_runs(each)})
         tunings += tuned * len(run.seeds)
         del cells["Energy"]  # the sum stands in the title
-        rows.append({**setting, **cells, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.artefacts)})
+        rows.append({**setting, **cells, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.exhibits)})
     whole = {"Model": f"all {len(runs)}", "GPU time": _duration(total), "Fine-tunings": f"{tunings:,}"}
     seeds = sorted({len(run.seeds) for run in runs}) or [1]
     if seeds[-1] > 1:
         whole["Model"] += f", {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds each"
     rows.append(whole)
-    what = "the whole study" if artefacts is None else ", ".join(artefacts)
+    what = "the whole study" if exhibits is None else ", ".join(exhibits)
     title = (
         f"Pre-training runs of {what}, preset {config.preset}, on {config.gpu_name} at {config.mfu:.0%} MFU: "
         f"{_energy(total * config.gpu_watts)}"

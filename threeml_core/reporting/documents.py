@@ -13,26 +13,22 @@ from fractions import Fraction
 from pathlib import Path
 
 from threeml_core.benchmark.speeds import benchmark_records as benchmark
-from threeml_core.config import KINDS, MODEL_NAMES, StudyConfig, make_config, study_steps
+from threeml_core.config import make_config
 from threeml_core.foundation.errors import StudyError, command_line
 from threeml_core.foundation.files import PROJECT_ROOT, atomic_file
-from threeml_core.reporting.comparison import (
-    budget_table,
-    claim_table,
-    difference_table,
-    finding_table,
-    learned_table,
-    measured,
-    measured_perplexity,
-    scaling_table_of_studies,
-    swap_table,
-)
+from threeml_core.parameters.masking import KINDS
+from threeml_core.reporting import cells
+from threeml_core.reporting.claims import claim_table, finding_table
 from threeml_core.reporting.performance import session_table, speed_comparison
-from threeml_core.reporting.tables import MISSING, Table
+from threeml_core.reporting.scaling import scaling_table
+from threeml_core.reporting.table import MISSING, Table
+from threeml_core.reporting.table_2 import swap_table
+from threeml_core.reporting.table_3 import budget_table, difference_table, learned_table
 from threeml_core.runs.archive import from_records
-from threeml_core.runs.record import STAGES, RunRecord, load_records
-from threeml_core.study.claims import averages, claims
-from threeml_core.study.results import COMPARISON, Downstream, Outcome, find_outcomes
+from threeml_core.runs.record import STAGES, load_records
+from threeml_core.study.claims import claims
+from threeml_core.study.ledger import find
+from threeml_core.study.results import Downstream, Result, averages
 
 DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
 """Files, relative to the project, that hold such tables."""
@@ -47,86 +43,64 @@ class Study:
     """The records of a committed report, and what follows from them."""
 
     def __init__(self, preset: str) -> None:
-        self.config: StudyConfig = from_records(make_config({"preset": preset}), PROJECT_ROOT / "reports" / preset)
-        self.records: dict[str, list[RunRecord]] = {
-            stage: load_records(self.config.runs_dir, stage) for stage in STAGES
-        }
-        self.outcomes: list[Outcome] = find_outcomes(
-            self.config, None, self.records["pretrain"], self.records["finetune"]
-        )
-        self.claims = claims(self.config, self.outcomes, self.records["mutual_information"], self.records["benchmark"])
+        self.config = c = from_records(make_config({"preset": preset}), PROJECT_ROOT / "reports" / preset)
+        self.records = of = {stage: load_records(c.runs_dir, stage) for stage in STAGES}
+        self.outcomes = find(c)
+        self.claims = claims(c, self.outcomes, of["mutual_information"], of["benchmark"])
+        self.compared = cells.with_equal_steps(self.outcomes, c)
 
 
 def _results(study: Study) -> Table:
     """The main comparison in short."""
-    rows = []
-    for outcome in sorted(study.outcomes, key=lambda o: list(MODEL_NAMES).index(o.run.config.architecture)):
-        c = outcome.run.config
-        if COMPARISON not in outcome.run.artefacts or c.max_steps != study_steps(study.config):
-            continue
-        rows.append(
-            {
-                "Model": outcome.run.model,
-                "FLOPs of vanilla-15%": measured(
-                    [100 / r.flops["speedup_over_vanilla_15"] for r in outcome.ended.values()][:1], 0
-                )
-                + "%",
-                "Perplexity at [MASK]s": measured_perplexity(outcome.metric("eval_perplexity_masked").values()),
-                "Average score": measured(averages(outcome.comparison).values()),
-            }
-        )
+    rows = [
+        {
+            "Model": outcome.run.model,
+            "FLOPs of vanilla-15%": f"{cells.measured((100 / up for up in cells.speedup(outcome)), 0)}%",
+            "Perplexity at [MASK]s": cells.perplexity(outcome),
+            "Average score": cells.average(outcome.comparison),
+        }
+        for outcome in study.compared
+    ]
     return Table(rows, "")
 
 
 def _kinds(study: Study) -> Table:
     """Losses of Table 3's models against vanilla-15%, over all corrupted tokens and without the unchanged ones."""
-    models = [o for o in study.outcomes if COMPARISON in o.run.artefacts]
-    baseline = next(o for o in models if o.run.model == "vanilla-15%")
+    shown = cells.shown_in("Table 3", study.outcomes)
+    baseline = next(o for o in shown if o.run.model == "vanilla-15%")
     rows = []
-    for outcome in models:
-        row = {"Model": outcome.run.model, "Updates": f"{outcome.run.config.max_steps:,}"}
-        for kind in ("masked", "replaced", "unchanged"):
-            row[f"Perplexity, {kind}"] = measured_perplexity(outcome.metric(f"eval_perplexity_{kind}").values())
+    for outcome in shown:
+        row = {"Model": outcome.run.model, "Steps": f"{outcome.run.config.max_steps:,}"}
+        row |= {f"Perplexity, {kind}": cells.perplexity(outcome, kind) for kind in KINDS}
         for heading, kinds in (("all corrupted", KINDS), ("masked and replaced", KINDS[:2])):
-            own, other = (_mean_loss(o, kinds) for o in (outcome, baseline))
-            found = [own[seed] - other[seed] for seed in own.keys() & other.keys()]
-            row[f"Loss against vanilla-15%, {heading} (nats)"] = (
-                MISSING if outcome is baseline else measured(found, 3, sign=True)
-            )
+            found = cells.difference(_mean_loss(outcome, kinds), _mean_loss(baseline, kinds), 3)
+            row[f"Loss against vanilla-15%, {heading} (nats)"] = MISSING if outcome is baseline else found
         rows.append(row)
     return Table(rows, "")
 
 
-def _mean_loss(outcome: Outcome, kinds: Sequence[str]) -> dict[int, float]:
+def _mean_loss(outcome: Result, kinds: Sequence[str]) -> dict[int, float]:
     """Seed -> mean cross-entropy over these kinds of tokens of the validation corruption; nats."""
     found = {}
     for seed, record in outcome.ended.items():
-        weights = {kind: Fraction(record.identity["eval_corruption"][kind]) for kind in kinds}
-        losses = {kind: math.log(record.metrics[f"eval_perplexity_{kind}"]) for kind in kinds if weights[kind]}
-        found[seed] = sum(float(weights[kind]) * loss for kind, loss in losses.items()) / float(sum(weights.values()))
+        shares = {kind: float(Fraction(record.identity["eval_corruption"][kind])) for kind in kinds}
+        losses = [w * math.log(record.metrics[f"eval_perplexity_{kind}"]) for kind, w in shares.items() if w]
+        found[seed] = sum(losses) / sum(shares.values())
     return found
 
 
 def _words(study: Study) -> Table:
     """The bag of words beside the models, and averages with QQP's accuracy alone in place of its two metrics."""
-    models = [
-        o
-        for o in study.outcomes
-        if COMPARISON in o.run.artefacts and o.run.config.max_steps == study_steps(study.config)
-    ]
-    words = {record.data["task"]: record.metrics["score"] for record in study.records["baseline"]}
-    vanilla = next(o for o in models if o.run.model == "vanilla-40%")
+    vanilla = next(o for o in study.compared if o.run.model == "vanilla-40%")
     rows = []
-    for outcome in models:
-        row = {"Model": outcome.run.model, "Average": measured(averages(outcome.comparison).values())}
+    for outcome in study.compared:
+        row = {"Model": outcome.run.model, "Average": cells.average(outcome.comparison)}
         for heading, average in (("F1 and accuracy", averages), ("accuracy", _averages_with_accuracy)):
-            own, other = average(outcome.comparison), average(vanilla.comparison)
-            found = [own[seed] - other[seed] for seed in own.keys() & other.keys()]
-            row[f"Against vanilla-40%, QQP by {heading} (points)"] = (
-                MISSING if outcome is vanilla else measured(found, 2, sign=True)
-            )
+            found = cells.difference(average(outcome.comparison), average(vanilla.comparison), 2)
+            row[f"Against vanilla-40%, QQP by {heading} (points)"] = MISSING if outcome is vanilla else found
         rows.append(row)
-    return Table([*rows, {"Model": "a bag of words", "Average": f"{100 * statistics.fmean(words.values()):.1f}"}], "")
+    words = {record.data["task"]: record.metrics["score"] for record in study.records["baseline"]}
+    return Table([*rows, {"Model": "a bag of words", "Average": cells.percent(statistics.fmean(words.values()))}], "")
 
 
 def _averages_with_accuracy(studies: Mapping[int, Downstream]) -> dict[int, float]:
@@ -148,14 +122,14 @@ def _cost(study: Study) -> Table:
         seconds = [sum(v for k, v in r.timing.items() if k.endswith("seconds") and key in (None, k)) for r in records]
         threads = [float(r.environment["hardware"].get("threads", 1)) for r in records]
         hours = sum(s * t for s, t in zip(seconds, threads, strict=True)) / 3600
+        rows.append({"Stage": stage.replace("_", " "), "Runs": f"{len(records):,}", **_hours_cells(hours)})
         total += hours
-        rows.append(_cost_row(stage.replace("_", " "), f"{len(records):,}", hours))
-    return Table([*rows, _cost_row("all", "", total)], "")
+    return Table([*rows, {"Stage": "all", **_hours_cells(total)}], "")
 
 
-def _cost_row(stage: str, runs: str, hours: float) -> dict[str, str]:
+def _hours_cells(hours: float) -> dict[str, str]:
     energy = f"{hours * CORE_WATTS / 1000:.3f}"
-    return {"Stage": stage, "Runs": runs, "Core-hours": f"{hours:.2f}", f"kWh, at {CORE_WATTS:g} W a core": energy}
+    return {"Core-hours": f"{hours:.2f}", f"kWh, at {CORE_WATTS:g} W per core": energy}
 
 
 TABLES: Mapping[str, Callable[[Study], Table]] = {
@@ -164,7 +138,7 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "findings": lambda study: finding_table(study.claims),
     "differences": lambda study: difference_table(study.outcomes, study.config),
     "swap": lambda study: swap_table(study.outcomes),
-    "scaling": lambda study: scaling_table_of_studies(study.outcomes, study.config),
+    "scaling": lambda study: scaling_table(study.outcomes, study.config),
     "budget": lambda study: budget_table(study.outcomes),
     "learned": lambda study: learned_table(study.outcomes, study.config, study.records["finetune"]),
     "cost": _cost,

@@ -16,13 +16,14 @@ from typing import Any
 import nbformat
 import papermill
 
-from threeml_core.config import StudyConfig
+from threeml_core.config import StudyConfig, names_of
 from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.foundation.processes import LEAVE, available_cores, ended_with_us, leave_with
-from threeml_core.runs.record import load_records, runs_named
-from threeml_core.study.results import find_outcomes
+from threeml_core.parameters.report import ReportParameters
+from threeml_core.runs.record import runs_named
+from threeml_core.study.ledger import find
 
 NOTEBOOKS = PROJECT_ROOT / "notebooks"
 
@@ -53,8 +54,9 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
         StudyError: the study's runs did not all end.
     """
     folder = project_path(config.runs_dir) / "notebooks" / config.preset
-    # None means "not given" to a notebook, "None" is None
-    given = {n: "None" if v is None else v for n, v in config.parameters().items() if config.sources[n] == "given"}
+    # None means "not given" to a notebook, "None" is None; what decides the report alone is no notebook's
+    names = [n for n in config.parameters() if config.sources[n] == "given" and n not in names_of(ReportParameters)]
+    given = {n: "None" if (v := getattr(config, n)) is None else v for n in names}
     given["preset"] = config.preset
     os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps
     sources = sorted(pages_of(config), key=lambda path: (path.stem == LAST, path.stem))
@@ -68,7 +70,7 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
         log(f"{len(sources) - len(stale)} of {len(sources)} notebooks are up to date")
         studied = any(source.stem[:2] in _STUDY for source in stale)
         if studied and not config.plan_only and not _is_finished(config):
-            _conduct(given)
+            _run_study(given)
         alone = [[source] for source in stale if source.stem in (PERFORMANCE, LAST)]
         context = multiprocessing.get_context("spawn")
         count = min(AT_ONCE, available_cores())
@@ -102,11 +104,10 @@ def pages_of(config: StudyConfig) -> list[Path]:
 
 def _is_finished(config: StudyConfig) -> bool:
     """Are there records of all runs of the study?"""
-    records = [load_records(config.runs_dir, stage) for stage in ("pretrain", "finetune")]
-    return all(outcome.is_finished for outcome in find_outcomes(config, None, *records))
+    return all(outcome.is_finished for outcome in find(config))
 
 
-def _conduct(given: dict[str, Any]) -> None:
+def _run_study(given: dict[str, Any]) -> None:
     """All runs of the study in one go, which keeps its workers busier than notebook after notebook would."""
     parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
     command = [sys.executable, "-m", "threeml_core", "study", *parameters]
@@ -136,7 +137,7 @@ def _is_current(path: Path, key: str, config: StudyConfig) -> bool:
 def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config: StudyConfig) -> tuple[str, str]:
     """In a process of its own: a line for the log, and why it failed, or ""."""
     started = time.perf_counter()
-    logging.getLogger("papermill").setLevel(logging.WARNING)
+    logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of what the first cell does not show
     unfinished = folder / "unfinished" / source.name
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     options = {"kernel_name": "python3", "progress_bar": False, "cwd": PROJECT_ROOT, "autosave_cell_every": 5}

@@ -1,28 +1,22 @@
-"""Tables of fine-tuning: the paper's table row, what stands behind it, and which runs failed."""
+"""One fine-tuning study: its row of Table 3, what stands behind it, its curves, and which runs failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from threeml_core.config import FINETUNE_PARAMETERS, GRID_PARAMETERS, StudyConfig
-from threeml_core.glue.metrics import FEWEST_SEEDS, weighted_accuracy
+import matplotlib.ticker
+
+from threeml_core.config import StudyConfig
+from threeml_core.glue.metrics import FEWEST_SEEDS
 from threeml_core.glue.protocol import GlueStudy, TaskResult, compare_results, planned_tasks, runs_of, start_of
-from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, Task, select_tasks, tasks_of_source
-from threeml_core.paper import printed_values
-from threeml_core.reporting.tables import MISSING, NOT_RUN, Table, parameter_table
-from threeml_core.runs.record import RunRecord
-
-METRIC_TITLES = {"mcc": "MCC", "accuracy": "acc.", "f1": "F1", "pearson": "Pearson", "spearman": "Spearman"}
-
-
-def task_heading(task: Task) -> str:
-    """Of a column: the task and its metrics."""
-    metrics = "/".join(METRIC_TITLES[metric] for metric in task.metrics)
-    return "MNLI-m/mm (acc.)" if task.name == "mnli" else f"{task.title} ({metrics})"
-
-
-def _percent(value: float | None) -> str:
-    return MISSING if value is None else f"{100 * value:.1f}"
+from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, select_tasks, tasks_of_source
+from threeml_core.paper import RECIPES
+from threeml_core.reporting.cells import ablation_heading, percent, task_heading
+from threeml_core.reporting.style import GREY, INK, Figure, color_of, drawing, show_ten_points
+from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.reporting.table_3 import reported_cell, reported_rows
+from threeml_core.runs.record import RunRecord, read_metrics
+from threeml_core.study.results import Downstream
 
 
 def finetune_plan(config: StudyConfig) -> Table:
@@ -32,23 +26,17 @@ def finetune_plan(config: StudyConfig) -> Table:
     titles = {task.name: task.title for task in tasks_of_source(config.glue).values()}
     for task in planned_tasks(config):
         size = "finetune_large_" if task.large else "finetune_"
-        grid = {name.removeprefix(size): getattr(config, name) for name in GRID_PARAMETERS if name.startswith(size)}
         runs = len(runs_of(task, config))
         total += runs
         start = start_of(task, config)
-        rows.append(
-            {
-                "Task": task.title + ("" if task in asked else " (only as a start)"),
-                "Learning rates": grid["learning_rates"].replace(",", ", "),
-                "Batch sizes": grid["batch_sizes"].replace(",", ", "),
-                "Epochs": grid["epochs"].replace(",", ", "),
-                "Starts from": "the encoder" if start is None else f"the best {titles[start]} model of the seed",
-                "Runs": f"{runs}",
-            }
-        )
-    trials = "the whole grid" if config.trials is None else f"{config.trials} points of the grid"
+        row = {"Task": task.title + ("" if task in asked else " (only as a start)")}
+        for name in ("learning_rates", "batch_sizes", "epochs"):
+            row[name.replace("_", " ").capitalize()] = getattr(config, size + name).replace(",", ", ")
+        row["Starts from"] = "the encoder" if start is None else f"the best {titles[start]} model of the seed"
+        rows.append({**row, "Runs": f"{runs}"})
+    trials = "the whole grid" if config.num_trials is None else f"{config.num_trials} points of the grid"
     rows.append({"Task": "all", "Runs": f"{total}"})
-    return Table(rows, f"Plan: {trials}, seeds a task: {config.seeds}")
+    return Table(rows, f"Plan: {trials}, seeds per task: {config.num_seeds}")
 
 
 def _cells(result: TaskResult) -> str:
@@ -59,7 +47,7 @@ def _cells(result: TaskResult) -> str:
         marks.append(f"{len(result.best)} of {result.seeds} seeds")
     if result.undefined:
         marks.append("undefined, counted as 0")
-    text = "/".join(_percent(result.metrics[key]) for key in result.task.metric_keys)
+    text = "/".join(percent(result.metrics[key]) for key in result.task.metric_keys)
     return f"{text} ({', '.join(marks)})" if marks else text
 
 
@@ -77,33 +65,16 @@ def glue_table(studies: Sequence[GlueStudy]) -> Table:
         row |= {task_heading(result.task): _cells(result) for result in study.results}
         complete = len(tasks) > 1 and study.average is not None
         subset = " (subset)" if any(result.is_subset for result in study.results) else ""
-        rows.append({**row, "Average": f"{_percent(study.average)}{subset}" if complete else MISSING})
-    is_glue = all(task.name in GLUE_TASKS for task in tasks)
-    if is_glue:
-        rows += _paper_rows(tasks, studies[0].architecture)
-    caption = (
-        "GLUE development sets, this study and the paper (Table 3; its average is over all eight tasks)"
-        if is_glue
-        else "Diagnostic tasks of this project; they are not GLUE, and the paper has no such numbers"
-    )
-    return Table(rows, caption)
-
-
-def _paper_rows(tasks: Iterable[Task], architecture: str | None) -> list[dict[str, str]]:
-    """Rows of Table 3 with all metrics, of one architecture or of all."""
-    printed: dict[tuple[str, str], dict[str, str]] = {}
-    for value in printed_values():
-        if value.artefact == "Table 3" and architecture in (None, value.setting.split()[0]):
-            printed.setdefault((value.recipe, value.model), {})[value.metric] = value.printed
-    rows = []
-    for (recipe, model), values in printed.items():
-        if "mrpc_f1" not in values:
-            continue
-        row = {"Model": f"paper, {recipe}: {model}"}
-        for task in tasks:
-            row[task_heading(task)] = "/".join(values[f"{task.name}_{key}"] for key in task.metric_keys)
-        rows.append({**row, "Average": values["glue_average"]})
-    return rows
+        rows.append({**row, "Average": f"{percent(study.average)}{subset}" if complete else MISSING})
+    if not all(task.name in GLUE_TASKS for task in tasks):
+        return Table(rows, "Diagnostic tasks of this project; they are not GLUE, and the paper has no such numbers")
+    for recipe in RECIPES:
+        for model, values in reported_rows(recipe).items():
+            average = values["glue_average"]
+            if "mrpc_f1" in values and studies[0].architecture in (None, average.setting.split()[0]):
+                row = {"Model": f"paper, {recipe}: {model}", "Average": average.reported}
+                rows.append({**row, **{task_heading(task): reported_cell(values, task) for task in tasks}})
+    return Table(rows, "GLUE development sets, this study and the paper (Table 3; its average is over all eight tasks)")
 
 
 def protocol_table(study: GlueStudy) -> Table:
@@ -116,21 +87,12 @@ def protocol_table(study: GlueStudy) -> Table:
             few = " (examples alone)" if len(scores) < FEWEST_SEEDS else ""
             kind = " (seeds resampled)" if result.is_older else few
             interval = f"{100 * result.low:.1f} to {100 * result.high:.1f}{kind}"
-        rows.append(
-            {
-                "Task": result.title,
-                "Score": _percent(result.score),
-                "95% interval": interval,
-                "Seeds": f"{len(scores)} of {result.seeds}",
-                "Spread over seeds": f"{100 * min(scores):.1f} to {100 * max(scores):.1f}" if scores else MISSING,
-                "Constant answer": _percent(result.chance),
-                "Bag of words": _percent(result.baseline.metrics["score"]),
-                "Verdict": _verdict(result),
-                "Runs": f"{len(result.records)}",
-                "Failed": f"{len(result.failed)}",
-                "Collapsed": f"{len(result.collapsed)}",
-            }
-        )
+        row = {"Task": result.title, "Score": percent(result.score), "95% interval": interval}
+        row["Seeds"] = f"{len(scores)} of {result.seeds}"
+        row["Spread over seeds"] = _range(scores) if scores else MISSING
+        row |= {"Constant answer": percent(result.chance), "Bag of words": percent(result.baseline.metrics["score"])}
+        row |= {"Verdict": _verdict(result), "Runs": f"{len(result.records)}"}
+        rows.append({**row, "Failed": f"{len(result.failed)}", "Collapsed": f"{len(result.collapsed)}"})
     return Table(
         rows,
         f"{study.name}: the protocol, task by task. Intervals: of the mean over seeds, for other seeds and examples; "
@@ -155,17 +117,12 @@ def example_table(study: GlueStudy) -> Table:
     for result in study.all_results:
         data = result.records[0].data
         for split, about in data["splits"].items():
-            rows.append(
-                {
-                    "Task": result.task.title,
-                    "Split": split.replace("_", " "),
-                    "Source": about["source"],
-                    "Examples": f"{about['examples']:,}",
-                    "Official": "subset" if about["is_subset"] else "all" if result.task.official_sizes else MISSING,
-                    "Rows left out": f"{about['skipped_rows']}",
-                    "At max_length": f"{data['share_at_max_length']:.1%}" if split == "train" else "",
-                }
-            )
+            row = {"Task": result.task.title, "Split": split.replace("_", " "), "Source": about["source"]}
+            row["Examples"] = f"{about['examples']:,}"
+            row["Official"] = "subset" if about["is_subset"] else "all" if result.task.official_sizes else MISSING
+            row["Rows left out"] = f"{about['skipped_rows']}"
+            row["At max_length"] = f"{data['share_at_max_length']:.1%}" if split == "train" else ""
+            rows.append(row)
     return Table(rows, "Examples")
 
 
@@ -175,24 +132,20 @@ def ablation_table(study: GlueStudy) -> Table:
     Source: section 3.1 and Table 2. The runs are those of the protocol: QQP's are best by the mean of F1 and accuracy.
     Tasks that were not run show as not run.
     """
-    if not any(result.task.name in ABLATION_TASKS for result in study.results):
+    results = {result.task.name: result for result in study.results}
+    if not results.keys() & set(ABLATION_TASKS):
         row = {"Model": study.name, "Ablation mode": "not run: it needs MNLI, QNLI and QQP"}
         return Table([row], "Ablation mode")
+    tasks = tuple(GLUE_TASKS[name] for name in ABLATION_TASKS)
+    found = Downstream(tasks, {name: result.records for name, result in results.items()}, accuracies=True)
     row = {"Model": study.name}
-    results = {result.task.name: result for result in study.results}
-    values = []
-    for name in ABLATION_TASKS:
-        result, title = results.get(name), GLUE_TASKS[name].title
-        if result is None or result.score is None:
-            row[f"{title} (acc.)"] = NOT_RUN if result is None else "failed"
-            continue
-        keys = [key for key in result.task.metric_keys if key.endswith("accuracy")]
-        value = weighted_accuracy([result.metrics[key] for key in keys], list(result.examples.values()))
-        values.append(value)
-        row[f"{title} (acc.)"] = _percent(value) + (" (subset)" if result.is_subset else "")
-    complete = len(values) == len(ABLATION_TASKS)
-    subset = " (subset)" if any(result.is_subset for result in results.values()) else ""
-    row["Average"] = _percent(sum(values) / len(values)) + subset if complete else MISSING
+    for task in tasks:
+        score, result = found.score(task), results.get(task.name)
+        if result is None or score is None:
+            row[ablation_heading(task)] = NOT_RUN if result is None else "failed"
+        else:
+            row[ablation_heading(task)] = percent(score) + " (subset)" * result.is_subset
+    row["Average"] = MISSING if found.average is None else percent(found.average) + " (subset)" * found.is_subset
     return Table([row], "Ablation mode: accuracies, MNLI weighted over matched and mismatched")
 
 
@@ -203,8 +156,8 @@ def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy], runs_dir
         results = {result.task.name: result for result in second.results}
         for result in first.results:
             other = results.get(result.task.name)
-            row = {"Task": result.title, "Model": first.name, "Score": _percent(result.score)}
-            row |= {"Other model": second.name, "Its score": _percent(other.score if other else None)}
+            row = {"Task": result.title, "Model": first.name, "Score": percent(result.score)}
+            row |= {"Other model": second.name, "Its score": percent(other.score if other else None)}
             found = compare_results(result, other, runs_dir) if other else None
             if found is None:
                 rows.append({**row, "Better": NOT_RUN if other is None else "no result"})
@@ -225,7 +178,7 @@ def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy], runs_dir
     return Table(
         rows,
         "Difference of the mean scores over seeds, for other seeds and examples; with fewer than "
-        f"{FEWEST_SEEDS} seeds a side for other examples alone",
+        f"{FEWEST_SEEDS} seeds per model for other examples alone",
     )
 
 
@@ -233,15 +186,13 @@ def failed_table(studies: Sequence[GlueStudy]) -> Table:
     """Runs that diverged, and runs that answer everything alike; one row says so if there are none."""
     rows = []
     for study in studies:
-        for result in study.all_results:
-            for outcome, records in (("failed", result.failed), ("collapsed", result.collapsed)):
-                for record in records:
-                    reason = record.failure or "one answer for every example"
-                    row = {"Model": study.name, "Run": record.run_id, **_point(record)}
-                    rows.append({**row, "Outcome": outcome, "Reason": reason})
+        for record in (record for result in study.all_results for record in (*result.failed, *result.collapsed)):
+            row = {"Model": study.name, "Run": record.run_id, **_point(record)}
+            kind = "failed" if record.failure else "collapsed"
+            rows.append({**row, "Result": kind, "Reason": record.failure or "one answer for every example"})
     if not rows:
         count = sum(len(study.runs) for study in studies)
-        rows = [{"Run": "none", "Outcome": f"all {count} runs ended, none with one answer for everything"}]
+        rows = [{"Run": "none", "Result": f"all {count} runs ended, none with one answer for everything"}]
     return Table(rows, "Failed and collapsed runs", folded=len(rows) > 20)
 
 
@@ -249,33 +200,86 @@ def runs_table(study: GlueStudy) -> Table:
     """Every run with its point of the grid and its score, the bag of words first; the best of each seed is marked."""
     rows = []
     for result in study.all_results:
-        rows.append(
-            {"Run": result.baseline.run_id, "Task": result.task.name, "Score": _percent(_score(result.baseline))}
-        )
+        rows.append({"Run": result.baseline.run_id, "Task": result.task.name, "Score": _score(result.baseline)})
         best = {record.run_id for record in result.best}
         for record in result.records:
             speed = MISSING if record.failure else f"{record.timing['sequences_per_second']:,.0f}"
             name = ("→ " if record.run_id in best else "") + record.run_id
-            rows.append({"Run": name, **_point(record), "Score": _percent(_score(record)), "Sequences/s": speed})
+            rows.append({"Run": name, **_point(record), "Score": _score(record), "Sequences/s": speed})
     return Table(rows, f"{study.name}: all {len(study.runs)} runs; → best of its seed", folded=True)
 
 
-def _score(record: RunRecord) -> float | None:
-    return None if record.failure else record.metrics["score"]
-
-
-def finetune_parameter_table(config: StudyConfig) -> Table:
-    """Every parameter that decides a fine-tuning study, with its value and where it came from."""
-    shared = ("seed", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "device", "bf16")
-    return parameter_table(config, (*FINETUNE_PARAMETERS, *shared))
+def _score(record: RunRecord) -> str:
+    return MISSING if record.failure else percent(record.metrics["score"])
 
 
 def _point(record: RunRecord) -> dict[str, str]:
-    point = record.identity
-    return {
-        "Task": point["task"],
-        "Seed": f"{point['seed']}",
-        "Learning rate": f"{point['learning_rate']:g}",
-        "Batch size": f"{point['batch_size']}",
-        "Epochs": f"{point['epochs']}",
-    }
+    of = record.identity
+    point = {"Task": of["task"], "Seed": f"{of['seed']}", "Learning rate": f"{of['learning_rate']:g}"}
+    return {**point, "Batch size": f"{of['batch_size']}", "Epochs": f"{of['epochs']}"}
+
+
+def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
+    """Score on the validation set after each epoch, of the best run of each seed, a panel for each task."""
+    results = [result for result in study.results if result.best]
+    if not results:
+        return _nothing(study)
+    ends = []
+    with drawing(len(results), 2.5, per_row=4) as (figure, axes):
+        for axis, result in zip(axes, results, strict=True):
+            assert result.chance is not None and result.score is not None
+            shown = [100 * result.chance]
+            look = {"color": color_of(study.architecture), "marker": "o", "markersize": 4, "linewidth": 1.5}
+            for record in result.best:
+                lines = read_metrics(record.folder(runs_dir) / "metrics.jsonl")
+                scores = [100 * line["score"] for line in lines]
+                axis.plot([line["epoch"] for line in lines], scores, alpha=0.8, **look)
+                shown += scores
+            axis.axhline(100 * result.chance, color=GREY, linestyle="-.", label="constant answer")
+            axis.set(xlabel="epoch", ylabel="score", title=result.title)
+            axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+            axis.set_xlim(0.5, max(record.identity["epochs"] for record in result.best) + 0.5)
+            show_ten_points(axis, shown)
+            ends.append(f"{result.task.title} {100 * result.score:.1f} (constant answer {100 * result.chance:.1f})")
+        axes[0].legend(fontsize=9)
+    return Figure(
+        figure,
+        f"{study.name}: validation score after each epoch, a line for the best run of each seed; the grey line is the "
+        f"best constant answer. Median scores: {', '.join(ends)}.",
+    )
+
+
+def plot_spread(study: GlueStudy) -> Figure:
+    """Every run's score, and the best of each seed, task by task: what choosing from the grid does."""
+    results = [result for result in study.results if result.best]
+    if not results:
+        return _nothing(study)
+    with drawing(height=0.6 + 0.45 * len(results)) as (figure, (axis,)):
+        for row, result in enumerate(results):
+            assert result.chance is not None
+            ended = [100 * record.metrics["score"] for record in result.records if record.failure is None]
+            axis.scatter(ended, [row] * len(ended), color=GREY, s=18, alpha=0.5, label="a run")
+            best, color = [100 * score for score in result.seed_scores], color_of(study.architecture)
+            axis.scatter(best, [row] * len(best), color=color, s=34, label="best of a seed", zorder=3)
+            axis.scatter([100 * result.chance], [row], color=INK, marker="|", s=160, label="constant answer", zorder=4)
+        axis.set_yticks(range(len(results)), [result.title for result in results])
+        axis.set(xlabel="score", ylim=(len(results) - 0.5, -0.5))
+        handles, labels = axis.get_legend_handles_labels()
+        axis.legend(handles[:3], labels[:3], fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    spreads = ", ".join(f"{result.task.title} {_range(result.seed_scores)}" for result in results)
+    return Figure(
+        figure,
+        f"{study.name}: a dot for each run, a coloured one for the best run of each seed, a bar for the best constant "
+        f"answer. Best of a seed: {spreads}.",
+    )
+
+
+def _range(scores: Sequence[float]) -> str:
+    return f"{percent(min(scores))} to {percent(max(scores))}"
+
+
+def _nothing(study: GlueStudy) -> Figure:
+    with drawing(height=1) as (figure, (axis,)):
+        axis.text(0.5, 0.5, "no task has a result", ha="center", va="center", color=INK)
+        axis.set_axis_off()
+    return Figure(figure, f"{study.name}: no run of any task ended, so there is nothing to draw.")

@@ -1,31 +1,19 @@
-"""Tables and figures of a benchmark: sessions, speed, conversion, where the time goes, scaling, preparing data."""
+"""A benchmark: its sessions, speeds, realised speed-ups, where the time goes, cost by geometry, preparing data."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
-import matplotlib
+import matplotlib.lines
+import matplotlib.ticker
 import numpy as np
 
-from threeml_core.benchmark.speeds import (
-    BASELINE,
-    SESSIONS,
-    ArmSpeed,
-    conversion,
-    conversion_by_session,
-    noise,
-    over_sessions,
-    session_of,
-    speeds,
-    text_of,
-    why_no_speed,
-)
-from threeml_core.config import MODEL_NAMES
-from threeml_core.reporting.figures import COLORS, INK, MARKERS, RC, STYLES, Figure, new_axes, plain
-from threeml_core.reporting.tables import MISSING, Table
+from threeml_core.benchmark import speeds
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.reporting.style import GREY, INK, Figure, drawing, look_of, plain
+from threeml_core.reporting.table import MISSING, Table
 from threeml_core.runs.record import RunRecord
 
 _AXES = {
@@ -37,28 +25,31 @@ _AXES = {
     "decoder_hidden_size": "decoder width",
 }
 
-_KIND_COLORS = dict(
-    zip(
-        ("matrix products", "attention", "head", "dropout", "GELU and norms", "optimizer", "data", "the rest"),
-        ("#2f8fd8", "#e0701a", "#1a9e77", "#b5559d", "#c9a227", "#6a6ad4", "#d84f4f", "#888888"),
-        strict=True,
-    )
-)
+_KIND_COLORS = {
+    "matrix products": "#2f8fd8",
+    "attention": "#e0701a",
+    "head": "#1a9e77",
+    "dropout": "#b5559d",
+    "GELU and norms": "#c9a227",
+    "optimizer": "#6a6ad4",
+    "data": "#d84f4f",
+    "the rest": "#888888",
+}
 
 
 def noise_statement(records: Sequence[RunRecord]) -> str:
     """One or two plain sentences: can the speeds be trusted?"""
     hardware = records[0].environment["hardware"]
     where = f"Measured on {hardware.get('gpu', hardware['cpu'])} ({hardware['threads']} threads)"
-    floors = [found for record in records if (found := noise(record))]
+    floors = [found for record in records if (found := speeds.noise(record))]
     if not floors:
         return f"{where}; speed was not asked for."
-    good = [record for record in records if not why_no_speed(record)]
+    good = [record for record in records if not speeds.why_no_speed(record)]
     if not good:
-        return f"{where}: no speed is given ({why_no_speed(records[0])}); run it on an idle machine."
-    rounds = len(records[0].metrics["turns"][BASELINE]["seconds"])
+        return f"{where}: no speed is given ({speeds.why_no_speed(records[0])}); run it on an idle machine."
+    rounds = len(records[0].metrics["turns"][speeds.BASELINE]["seconds"])
     if len(records) == 1:
-        against = f"in the same {rounds} rounds, is {text_of(floors[0], 3)} times as fast"
+        against = f"in the same {rounds} rounds, is {speeds.text_of(floors[0], 3)} times as fast"
         return (
             f"{where}; vanilla-15% against itself, {against}: smaller differences are noise. One session: its interval "
             "says nothing of another hour or another process."
@@ -69,69 +60,58 @@ def noise_statement(records: Sequence[RunRecord]) -> str:
 
 def _basis(records: Sequence[RunRecord]) -> str:
     """What intervals are over."""
-    if sum(not why_no_speed(record) for record in records) > 1:
+    if sum(not speeds.why_no_speed(record) for record in records) > 1:
         return "means over sessions with 95% intervals by Student's t; a session's value is the median of its rounds"
     return "medians over the rounds of one session, with 95% bootstrap intervals"
 
 
 def session_table(records: Sequence[RunRecord]) -> Table:
-    """Every session: when, how busy the machine was, the baseline against itself, conversion of the 3ML models.
+    """Every session: when, how busy the machine was, the baseline against itself, realised speed-up of the 3ML models.
 
     The last row is over sessions: what verdicts are taken from, if there are enough.
     """
-    labels = {
-        name: about["label"]
-        for name, about in records[0].metrics["arms"].items()
-        if name.split("-")[0] in ("self", "cross")
-    }
+    kinds = {name: name.split("-")[0] for name in records[0].metrics["arms"]}
+    ours = [name for name, kind in kinds.items() if kind in ARCHITECTURES and kind != "vanilla"]
+    labels = {name: records[0].metrics["arms"][name]["label"] for name in ours}
     rows = []
     for record in records:
-        floor, why = noise(record), why_no_speed(record)
-        row = {"Session": f"{session_of(record)}", "Run": record.run_id}
-        row["Ended (UTC)"] = record.environment["finished"][:16].replace("T", " ")
-        row |= {"Load before": _number(record, "load_before"), "Busy before": _number(record, "busy_before")}
-        row["Busy during"] = _number(record, "busy_during")
-        row["Vanilla-15% against itself"] = MISSING if floor is None else text_of(floor, 3)
+        floor, why, metrics = speeds.noise(record), speeds.why_no_speed(record), record.metrics
+        ended = record.environment["finished"][:16].replace("T", " ")
+        row = {"Session": f"{speeds.session_of(record)}", "Run": record.run_id, "Ended (UTC)": ended}
+        for name in ("load_before", "busy_before", "busy_during"):
+            known = metrics.get(name) is not None
+            row[name.replace("_", " ").capitalize()] = f"{metrics[name]:.2f}" if known else MISSING
+        row["Vanilla-15% against itself"] = MISSING if floor is None else speeds.text_of(floor, 3)
         for name, label in labels.items():
-            row[f"Conversion, {label}"] = MISSING if why else f"{conversion(record, name):.3f}"
-        kinds = ", ".join(reason.partition(":")[0] for reason in why.split("; "))
-        rows.append({**row, "No speed, because": kinds})
-    good = [record for record in records if not why_no_speed(record)]
+            row[f"Realised, {label}"] = MISSING if why else f"{speeds.realised_speedup(record, name):.3f}"
+        rows.append({**row, "No speed, because": ", ".join(part.partition(":")[0] for part in why.split("; "))})
+    good = [record for record in records if not speeds.why_no_speed(record)]
     if len(good) > 1:
-        floors = over_sessions([found.value for record in good if (found := noise(record))])
-        row = {"Session": "mean (95%)", "Vanilla-15% against itself": text_of(floors, 3)}
-        for name, label in labels.items():
-            row[f"Conversion, {label}"] = text_of(over_sessions(conversion_by_session(good, name)), 3)
-        rows.append(row)
+        floors = [found.value for record in good if (found := speeds.noise(record))]
+        means: dict[str, Sequence[float]] = {"Vanilla-15% against itself": floors}
+        means |= {f"Realised, {label}": speeds.realised_by_session(good, name) for name, label in labels.items()}
+        cells = {name: speeds.text_of(speeds.over_sessions(values), 3) for name, values in means.items()}
+        rows.append({"Session": "mean (95%)", **cells})
     return Table(
         rows,
         "Sessions, each a process of its own: medians over the rounds of one, and over sessions the mean with its 95% "
-        "interval by Student's t. Load is the system's average of a minute; busy is how many cores other processes "
-        f"kept at work. A verdict on the clock takes {SESSIONS} sessions.",
+        "interval by Student's t. Realised is the wall-clock speed-up over vanilla-15% as a share of the one in FLOPs. "
+        "Load is the system's average of a minute; busy is how many cores other processes kept at work. A verdict on "
+        f"the clock takes {speeds.SESSIONS} sessions.",
     )
 
 
-def _number(record: RunRecord, name: str) -> str:
-    value = record.metrics.get(name)
-    return MISSING if value is None else f"{value:.2f}"
-
-
 def speed_comparison(records: Sequence[RunRecord]) -> Table:
-    """Every arm: time, rate, ratios with intervals."""
-    rows = [
-        {
-            "Model": arm.label,
-            "ms an update": f"{1000 * arm.step.value:.1f}",
-            "tokens/s": f"{arm.tokens_per_second:,.0f}",
-            "Over vanilla-15%": text_of(arm.over_vanilla),
-            "By FLOPs": f"{arm.over_vanilla.value / arm.conversion.value:.2f}",
-            "Conversion": text_of(arm.conversion),
-            "Over Hugging Face": MISSING if arm.over_hf is None else text_of(arm.over_hf),
-        }
-        for arm in speeds(records)
-    ]
+    """Every model: time, rate, ratios with intervals."""
+    rows = []
+    for of in speeds.speeds(records):
+        row = {"Model": of.label, "ms per step": f"{1000 * of.step.value:.1f}"}
+        row |= {"tokens/s": f"{of.tokens_per_second:,.0f}", "Over vanilla-15%": speeds.text_of(of.over_vanilla)}
+        row["By FLOPs"] = f"{of.over_vanilla.value / of.realised.value:.2f}"
+        row["Realised"] = speeds.text_of(of.realised)
+        rows.append({**row, "Over Hugging Face": MISSING if of.over_hf is None else speeds.text_of(of.over_hf)})
     parameters = records[0].parameters
-    size = f"an update has {parameters['batch_size']} blocks of {parameters['sequence_length']} tokens"
+    size = f"a step has {parameters['batch_size']} sequences of {parameters['sequence_length']} tokens"
     basis = f"{_basis(records)}; ratios are taken within a round; " if rows else ""
     return Table(rows or _NO_SPEED, f"Speed of training: {basis}{size}. {noise_statement(records)}")
 
@@ -140,48 +120,39 @@ _NO_SPEED = [{"Model": "no speed is given: not measured, busy or too noisy"}]
 
 
 def resource_table(records: Sequence[RunRecord]) -> Table:
-    """Every arm: FLOPs, utilisation, CPU time, data wait, first update, memory."""
-    rows = [
-        {
-            "Model": arm.label,
-            "GFLOP": f"{arm.flops / 1e9:.3g}",
-            "Of the ceiling": f"{arm.utilisation:.0%}",
-            **({} if arm.mfu is None else {"MFU": f"{arm.mfu:.0%}"}),
-            "CPU ms": f"{1000 * arm.cpu.value:.0f}",
-            "Waiting for data": f"{arm.data_wait:.1%}",
-            "First update": f"{arm.first_step:.1f} s",
-            "Memory": MISSING if arm.peak_bytes is None else f"{arm.peak_bytes / 2**20:,.0f} MiB",
-        }
-        for arm in speeds(records)
-    ]
+    """Every model: FLOPs, utilisation, CPU time, data wait, first step, memory."""
+    rows = []
+    for of in speeds.speeds(records):
+        row = {"Model": of.label, "GFLOP": f"{of.flops / 1e9:.3g}", "Of the ceiling": f"{of.utilisation:.0%}"}
+        if of.mfu is not None:
+            row["MFU"] = f"{of.mfu:.0%}"
+        row |= {"CPU ms": f"{1000 * of.cpu.value:.0f}", "Waiting for data": f"{of.data_wait:.1%}"}
+        row["First step"] = f"{of.first_step:.1f} s"
+        rows.append({**row, "Memory": MISSING if of.peak_bytes is None else f"{of.peak_bytes / 2**20:,.0f} MiB"})
     return Table(
         rows or _NO_SPEED,
-        "What an update takes. The ceiling is the best of large matrix products on this machine, "
+        "What a step takes. The ceiling is the best of large matrix products on this machine, "
         f"{records[0].metrics['flops_ceiling'] / 1e9:,.0f} GFLOP/s; memory is what training adds to the imports.",
     )
 
 
-def _look(arm: ArmSpeed) -> str:
-    return arm.name.split("-")[0] if arm.name.split("-")[0] in MODEL_NAMES else "reference"
-
-
-def plot_conversion(records: Sequence[RunRecord]) -> Figure:
+def plot_realised(records: Sequence[RunRecord]) -> Figure:
     """Speed-up by the clock against the speed-up in FLOPs, over vanilla at 15%."""
-    arms = speeds(records)
-    with matplotlib.rc_context(RC):
-        figure, (axis,) = new_axes(1, 3.6)
-        by_flops = [arm.over_vanilla.value / arm.conversion.value for arm in arms]
-        for x, arm in zip(by_flops, arms, strict=True):
-            look, over = _look(arm), arm.over_vanilla
+    found = speeds.speeds(records)
+    by_flops = [of.over_vanilla.value / of.realised.value for of in found]
+    with drawing(height=3.6) as (figure, (axis,)):
+        for x, of in zip(by_flops, found, strict=True):
+            architecture, over = of.name.split("-")[0], of.over_vanilla
+            is_ours = architecture in ARCHITECTURES
+            look = look_of(architecture) if is_ours else {"color": GREY, "marker": "x"}
             bar = [[over.value - over.low], [over.high - over.value]]
-            marker = MARKERS.get(look, "x")
-            axis.errorbar(x, over.value, bar, marker=marker, color=COLORS[look], capsize=3, label=plain(arm.label))
+            axis.errorbar(x, over.value, bar, capsize=3, label=plain(of.label), **{**look, "linestyle": "-"})
         ends = [0.95 * min([*by_flops, 1]), 1.05 * max([*by_flops, 1])]
-        axis.plot(ends, ends, color=COLORS["reference"], linestyle=":", label="the clock follows the FLOPs")
+        axis.plot(ends, ends, color=GREY, linestyle=":", label="the clock follows the FLOPs")
         axis.set(xlabel="speed-up over vanilla-15% in executed FLOPs", ylabel="speed-up by the clock")
         axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    said = ", ".join(f"{arm.label} {arm.over_vanilla.value:.2f}" for arm in arms if arm.name != "vanilla-15")
-    bars = f" Bars: {_basis(records)}." if arms else ""
+    said = ", ".join(f"{of.label} {of.over_vanilla.value:.2f}" for of in found if of.name != speeds.BASELINE)
+    bars = f" Bars: {_basis(records)}." if found else ""
     return Figure(
         figure,
         "Speed-up by the clock against speed-up in FLOPs, both over vanilla-15%; above the dotted line a model is "
@@ -194,31 +165,31 @@ def _not_measured(what: str) -> Table:
 
 
 def plot_breakdown(record: RunRecord) -> Figure | Table:
-    """Where the time of an update goes, beside what its FLOPs would take at the ceiling."""
+    """Where the time of a step goes, beside what its FLOPs would take at the ceiling."""
     if "breakdown" not in record.metrics:
         return _not_measured("Where the time goes")
-    parts, arms = record.metrics["breakdown"], record.metrics["arms"]
+    parts = record.metrics["breakdown"]
     names = list(parts)[::-1]
-    ceiling = record.metrics["flops_ceiling"]
-    with matplotlib.rc_context(RC):
-        figure, (axis,) = new_axes(1, 0.8 + 0.36 * len(names))
+    labels = [plain(record.metrics["arms"][name]["label"]) for name in names]
+    with drawing(height=0.8 + 0.36 * len(names)) as (figure, (axis,)):
         left = np.zeros(len(names))
         for kind, color in _KIND_COLORS.items():
             widths = np.array([1000 * parts[name][kind] for name in names])
             axis.barh(range(len(names)), widths, left=left, color=color, label=kind, height=0.62)
             left += widths
-        ideal = [1000 * record.flops[name] / ceiling for name in names]
+        ideal = [1000 * record.flops[name] / record.metrics["flops_ceiling"] for name in names]
         axis.scatter(ideal, range(len(names)), marker="|", s=160, color=INK, zorder=3, label="FLOPs at the ceiling")
-        axis.set_yticks(range(len(names)), [plain(arms[name]["label"]) for name in names], fontsize=9)
-        axis.set_xlabel("ms an update, under the profiler")
+        axis.set_yticks(range(len(names)), labels, fontsize=9)
+        axis.set_xlabel("ms per step, under the profiler")
         axis.grid(axis="y", visible=False)
         axis.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.4, 1.0))
     first = parts[names[-1]]
     share = first["matrix products"] / sum(first.values())
     return Figure(
         figure,
-        "Where the time of an update goes, by torch's profiler, and what the FLOPs of all of it would take at the "
-        f"ceiling of matrix products. For {arms[names[-1]]['label']} the products of the blocks are {share:.0%}.",
+        "Where the time of a step goes, by torch's profiler, and what the FLOPs of all of it would take at the ceiling "
+        f"of matrix products. For {record.metrics['arms'][names[-1]]['label']} the products of the layers are "
+        f"{share:.0%}.",
     )
 
 
@@ -234,27 +205,24 @@ def breakdown_table(record: RunRecord) -> Table:
         }
         for name, parts in record.metrics["breakdown"].items()
     ]
-    caption = "Where the time goes: ms an update, under torch's profiler, which slows small operations down."
+    caption = "Where the time goes: ms per step, under torch's profiler, which slows small operations down."
     return Table(rows, caption + _doubt(record))
 
 
-def plot_scaling(record: RunRecord) -> Figure | Table:
-    """Cost of an update along each axis of the geometry, by the clock and by Appendix C, relative to the geometry's."""
+def plot_step_cost(record: RunRecord) -> Figure | Table:
+    """Cost of a step along each axis of the geometry, by the clock and by Appendix C, relative to the geometry's."""
     if "scaling" not in record.metrics:
         return _not_measured("Scaling")
     points = record.metrics["scaling"]
     axes = [axis for axis in _AXES if any(p["axis"] == axis for p in points)]
-    with matplotlib.rc_context(RC):
-        figure, panels = new_axes(3, 2.5 * -(-len(axes) // 3), -(-len(axes) // 3))
-        for panel, axis in zip(panels, axes, strict=False):
-            for architecture in MODEL_NAMES:
+    with drawing(len(axes), 2.5, per_row=3) as (figure, panels):
+        for panel, axis in zip(panels, axes, strict=True):
+            for architecture in ARCHITECTURES:
+                look = look_of(architecture)
                 some = [p for p in points if p["axis"] == axis and p["architecture"] == architecture]
                 x = [p["value"] for p in some]
-                color = COLORS[architecture]
-                counted = [p["flops"] / p["base_flops"] for p in some]
-                panel.plot(x, counted, color=color, linestyle=STYLES[architecture])
-                measured = [p["relative"] for p in some]
-                panel.plot(x, measured, color=color, marker=MARKERS[architecture], linestyle="", markersize=5)
+                panel.plot(x, [p["flops"] / p["base_flops"] for p in some], **{**look, "marker": ""})
+                panel.plot(x, [p["relative"] for p in some], markersize=5, **{**look, "linestyle": ""})
             panel.set_xlabel(_AXES[axis])
             if axis != "mask_rate":
                 panel.set_xscale("log", base=2)
@@ -264,26 +232,22 @@ def plot_scaling(record: RunRecord) -> Figure | Table:
                 panel.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.2g"))
                 panel.minorticks_off()
         panels[0].set_ylabel("cost, relative")
-        looks: list[tuple[str, dict[str, Any]]] = [
-            (name, {"color": COLORS[a], "marker": MARKERS[a], "linestyle": STYLES[a]})
-            for a, name in MODEL_NAMES.items()
-        ]
-        handles = [matplotlib.lines.Line2D([], [], label=name, **look) for name, look in looks]
+        handles = [matplotlib.lines.Line2D([], [], label=of.label, **look_of(a)) for a, of in ARCHITECTURES.items()]
         figure.legend(handles=handles, ncols=3, loc="outside upper center", fontsize=9)
     return Figure(
         figure,
-        "Cost of an update relative to the geometry itself, one parameter varied at a time: lines by the FLOPs of "
-        f"Appendix C as they are executed, marks by the clock. {scaling_statement(record)}{_doubt(record)}",
+        "Cost of a step relative to the geometry itself, one parameter varied at a time: lines by the FLOPs of "
+        f"Appendix C as they are executed, marks by the clock. {_step_cost_statement(record)}{_doubt(record)}",
     )
 
 
 def _doubt(record: RunRecord) -> str:
-    """Of all that the clock said in a session that gives no speed."""
-    why = why_no_speed(record) if "turns" in record.metrics else ""
+    """What has to be added to all that the clock said in a session that gives no speed."""
+    why = speeds.why_no_speed(record) if "turns" in record.metrics else ""
     return f" The clock is not to be trusted here, as the session gives no speed ({why})." if why else ""
 
 
-def scaling_statement(record: RunRecord) -> str:
+def _step_cost_statement(record: RunRecord) -> str:
     """How far the clock and Appendix C agree: the exponent of time over FLOPs, and the largest difference."""
     points = record.metrics["scaling"]
     by_flops = np.array([p["flops"] / p["base_flops"] for p in points])
@@ -296,26 +260,19 @@ def scaling_statement(record: RunRecord) -> str:
     return (
         f"Over all {len(points)} points time grows as FLOPs^{exponent:.2f}; in the middle clock and FLOPs differ by "
         f"{np.median(np.abs(ratio - 1)):.0%}, at most by {np.max(np.abs(ratio - 1)):.0%} "
-        f"({MODEL_NAMES[worst['architecture']]}, {_AXES[worst['axis']]} {worst['value']:g})."
+        f"({ARCHITECTURES[worst['architecture']].label}, {_AXES[worst['axis']]} {worst['value']:g})."
     )
 
 
-def scaling_table(record: RunRecord) -> Table:
-    """Every point of the scaling."""
+def step_cost_table(record: RunRecord) -> Table:
+    """Every point of the figure."""
     if "scaling" not in record.metrics:
         return _not_measured("Scaling")
-    rows = [
-        {
-            "Varied": _AXES[p["axis"]],
-            "Value": f"{p['value']:g}",
-            "Model": MODEL_NAMES[p["architecture"]],
-            "GFLOP": f"{p['flops'] / 1e9:.3g}",
-            "ms an update": f"{1000 * p['seconds']:.1f}",
-            "By FLOPs": f"{p['flops'] / p['base_flops']:.2f}",
-            "By the clock": f"{p['relative']:.2f}",
-        }
-        for p in record.metrics["scaling"]
-    ]
+    rows = []
+    for p in record.metrics["scaling"]:
+        row = {"Varied": _AXES[p["axis"]], "Value": f"{p['value']:g}", "Model": ARCHITECTURES[p["architecture"]].label}
+        row |= {"GFLOP": f"{p['flops'] / 1e9:.3g}", "ms per step": f"{1000 * p['seconds']:.1f}"}
+        rows.append({**row, "By FLOPs": f"{p['flops'] / p['base_flops']:.2f}", "By the clock": f"{p['relative']:.2f}"})
     return Table(rows, "Scaling, point by point, relative to the geometry itself (medians of a few turns)", folded=True)
 
 
@@ -326,22 +283,16 @@ def preparation_table(record: RunRecord) -> Table:
         return _not_measured("Preparing data")
     if isinstance(found, str):
         return Table([{"Preparing data": found}], "Preparing data")
-    names = {"ours": "this package", "run_mlm": "datasets.map, as run_mlm"}
-    rows = [
-        {
-            "Way": names[way],
-            "Tokens": f"{value['tokens']:,}",
-            "Seconds": f"{value['seconds']:.2f}",
-            "CPU seconds": f"{value['cpu_seconds']:.2f}",
-            "tokens/s": f"{value['tokens'] / value['seconds']:,.0f}",
-            "Tokens a CPU second": f"{value['tokens'] / value['cpu_seconds']:,.0f}",
-            "Memory": f"{value['peak_bytes'] / 2**20:,.0f} MiB",
-        }
-        for way, value in found.items()
-    ]
-    ours, theirs = (value["tokens"] / value["cpu_seconds"] for value in found.values())
+    rows, rates = [], []
+    for way, of in found.items():
+        name = {"ours": "this package", "run_mlm": "datasets.map, as run_mlm"}[way]
+        row = {"Way": name, "Tokens": f"{of['tokens']:,}", "Seconds": f"{of['seconds']:.2f}"}
+        row |= {"CPU seconds": f"{of['cpu_seconds']:.2f}", "tokens/s": f"{of['tokens'] / of['seconds']:,.0f}"}
+        rates.append(of["tokens"] / of["cpu_seconds"])
+        row["Tokens per CPU second"] = f"{rates[-1]:,.0f}"
+        rows.append({**row, "Memory": f"{of['peak_bytes'] / 2**20:,.0f} MiB"})
     return Table(
         rows,
-        f"Preparing data, the same text and tokenizer, each in a process of its own: {ours / theirs:.1f} times the "
-        "tokens a CPU second. Memory is what it adds to the imports.",
+        "Preparing data, the same text and tokenizer, each in a process of its own: "
+        f"{rates[0] / rates[1]:.1f} times the tokens per CPU second. Memory is what it adds to the imports.",
     )

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from threeml_core.config import KINDS, StudyConfig, parse_mask_split
+from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import DamagedFileError
 from threeml_core.foundation.files import atomic_file, atomic_folder, json_text, project_path, sha256_file
+from threeml_core.parameters.masking import KINDS, parse_mask_split
+from threeml_core.parameters.parameter import RENAMED
 from threeml_core.runs.record import SCHEMA, RunRecord, read_metrics, runs_named
 
 RESULTS, CURVES = "results.jsonl", "curves.jsonl"
@@ -52,30 +54,32 @@ def read_archive(folder: Path) -> list[RunRecord]:
     """
     found = []
     for values in _lines(folder / RESULTS):
-        if values.get("schema") == _OLDER:
-            values = _upgraded(values)
-        if values.get("schema") != SCHEMA:
+        if values.get("schema") not in (*_OLDER, SCHEMA):
             raise DamagedFileError(
-                f"{folder / RESULTS} holds records of schema {values.get('schema')}, this version reads {_OLDER} and "
-                f"{SCHEMA}: run the study again (report_from=runs)"
+                f"{folder / RESULTS} holds records of schema {values.get('schema')}, this version reads "
+                f"{', '.join(map(str, _OLDER))} and {SCHEMA}: run the study again (report_from=runs)"
             )
-        found.append(RunRecord(**values))
+        found.append(RunRecord(**_upgraded(values)))
     return found
 
 
-_OLDER = 3
-"""The schema before: the same fields, but another corruption, see `rounded_counts`."""
+_OLDER = (3, 4)
+"""Schemas before: in both some parameters have other names, in 3 the corruption is another, see `rounded_counts`."""
 
 
 def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """A record of the older schema in this one: with the corruption that it executed. It keeps its run id."""
-    identity = dict(values["identity"])
-    if values["stage"] == "pretrain" and identity and values["parameters"]["mask_counts"] == "exact":
+    """A record in the schema of today: with today's names and the corruption that it executed. It keeps its run id."""
+    if values["schema"] == SCHEMA:
+        return values
+    named = ("parameters", "sources", "identity")
+    new = {part: {RENAMED.get(name, name): value for name, value in values[part].items()} for part in named}
+    parameters, identity = new["parameters"], new["identity"]
+    if values["schema"] == 3 and values["stage"] == "pretrain" and identity and parameters["mask_counts"] == "exact":
         for prefix in ("", "eval_"):
-            rate, split = (values["parameters"][f"{prefix}{name}"] for name in ("mask_rate", "mask_split"))
-            counts = rounded_counts(values["parameters"]["sequence_length"], rate, split)
+            rate, split = (parameters[f"{prefix}{name}"] for name in ("mask_rate", "mask_split"))
+            counts = rounded_counts(parameters["sequence_length"], rate, split)
             identity[f"{prefix}corruption"] = dict(zip(KINDS, map(str, counts), strict=True))
-    return {**values, "identity": identity, "schema": SCHEMA}
+    return {**values, **new, "schema": SCHEMA}
 
 
 def rounded_counts(n: int, mask_rate: float, mask_split: str) -> tuple[int, int, int]:

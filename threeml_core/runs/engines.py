@@ -128,7 +128,7 @@ class Workers:
         except BrokenProcessPool:
             raise TrainingError(
                 "a worker process was killed, perhaps for want of memory; finished runs stay. Run again, "
-                "with fewer workers (workers=1: none)"
+                "with fewer workers (num_workers=1: none)"
             ) from None
 
 

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from threeml_core.config import DATA_PARAMETERS, StudyConfig, executed_parameters, identity_parameters
+from threeml_core.config import DATA_PARAMETERS, StudyConfig, executed_parameters
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.runs.record import RunRecord, load_records
-
-
-def data_record(config: StudyConfig) -> RunRecord:
-    """Of the prepared text: sizes and token counts.
-
-    Raises:
-        ParameterError: there is none.
-    """
-    return newest(config, "data", lambda record: has_parameters(record, config, DATA_PARAMETERS))
-
-
-def pretraining(config: StudyConfig) -> RunRecord:
-    """Of one pre-training.
-
-    Raises:
-        ParameterError: there is none.
-    """
-    return newest(config, "pretrain", lambda record: record.failure is None and is_pretraining_of(record, config))
 
 
 def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str]) -> bool:
@@ -33,21 +14,29 @@ def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str])
     return all(record.parameters[name] == getattr(config, name) for name in names)
 
 
-def is_pretraining_of(record: RunRecord, config: StudyConfig) -> bool:
-    """Is it a record of this pre-training, as far as parameters tell?"""
-    return has_parameters(record, config, DATA_PARAMETERS) and is_wanted(
-        known_parameters(record), wanted_parameters(config)
-    )
+def find(config: StudyConfig, stage: str, names: Iterable[str]) -> list[RunRecord]:
+    """Records of a stage with the same values of these parameters, oldest first."""
+    names = tuple(names)
+    return [record for record in load_records(config.runs_dir, stage) if has_parameters(record, config, names)]
 
 
-def known_parameters(record: RunRecord) -> dict[str, Any]:
-    """What was asked for, what was decided by the device, and what was executed; a failed run has the first alone."""
-    return {**record.parameters, **record.identity}
+def of_pretraining(records: Iterable[RunRecord], config: StudyConfig) -> list[RunRecord]:
+    """Those that are of this pre-training, as far as parameters other than those of its text tell.
 
+    What `config` leaves to the device (None) may be anything. A corruption may be asked for in several ways; records of
+    an older schema executed another one under the same parameters: they answer who asks as they did.
+    """
+    wanted = executed_parameters(config)
+    corruptions = {name: wanted.pop(name) for name in _ASKED}
 
-def wanted_parameters(config: StudyConfig) -> dict[str, Any]:
-    """What a record's `known_parameters` are compared with, in `is_wanted`."""
-    return {**identity_parameters(config), **executed_parameters(config)}
+    def fits(record: RunRecord) -> bool:
+        known = {**record.parameters, **record.identity}  # a failed run may have the first alone
+        return all(value is None or known[name] == value for name, value in wanted.items()) and all(
+            known.get(name) == value or has_parameters(record, config, _ASKED[name])
+            for name, value in corruptions.items()
+        )
+
+    return [record for record in records if fits(record)]
 
 
 _ASKED = {
@@ -57,35 +46,30 @@ _ASKED = {
 """What is executed, and the parameters that ask for it."""
 
 
-def is_wanted(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Are all values the same? None is decided by the device; a corruption may be asked for in several ways.
-
-    Records of an older schema executed another corruption under the same parameters: they answer who asks as they did.
-    """
-    asked = {name for names in _ASKED.values() for name in names}
-    if not all(known[n] == value for n, value in wanted.items() if value is not None and n not in {*asked, *_ASKED}):
-        return False
-    return all(
-        known.get(executed) == wanted[executed] or all(known[name] == wanted[name] for name in names)
-        for executed, names in _ASKED.items()
-    )
-
-
-def newest(config: StudyConfig, stage: str, fits: Callable[[RunRecord], bool]) -> RunRecord:
-    """The newest record of a stage that fits.
+def pretraining(config: StudyConfig) -> RunRecord:
+    """The newest record of one pre-training that did not fail.
 
     Raises:
         ParameterError: there is none.
     """
-    found = [record for record in load_records(config.runs_dir, stage) if fits(record)]
-    if not found:
-        raise ParameterError(nothing(config, f"stage {stage}"))
-    return found[-1]
+    there = [record for record in find(config, "pretrain", DATA_PARAMETERS) if record.failure is None]
+    return newest(of_pretraining(there, config), config, "stage pretrain")
 
 
-def nothing(config: StudyConfig, what: str) -> str:
-    """That there is no record of it, as a line."""
-    return (
+def newest(records: Sequence[RunRecord], config: StudyConfig, what: str) -> RunRecord:
+    """The last of the records that were found.
+
+    Raises:
+        ParameterError: there is none.
+    """
+    if not records:
+        raise missing(config, what)
+    return records[-1]
+
+
+def missing(config: StudyConfig, what: str) -> ParameterError:
+    """That there is no record of it."""
+    return ParameterError(
         f"plan_only=True: nothing is run, and {config.runs_dir} has no record of {what} with these parameters; leave "
         "plan_only out to run it"
     )

@@ -9,15 +9,16 @@ import json
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import DamagedFileError
-from threeml_core.foundation.files import PROJECT_ROOT, fingerprint, project_path, sha256_file, write_json
+from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file, write_json
 from threeml_core.foundation.processes import available_cores
 
-SCHEMA = 4
+SCHEMA = 5
 """Raised when the code would give another result for the same identity, or the record's fields change meaning."""
 
 STAGES = ("data", "pretrain", "baseline", "finetune", "bootstrap", "mutual_information", "bias", "benchmark")
@@ -94,13 +95,75 @@ def write_record(record: RunRecord, runs_dir: str | Path) -> Path:
     return path
 
 
+def leave_record(
+    folder: Path,
+    identity: Mapping[str, Any],
+    config: StudyConfig | RunRecord,
+    environment: Mapping[str, Any],
+    files: Iterable[str] = (),
+    **fields: Any,
+) -> RunRecord:
+    """Write the record of a run that has just ended.
+
+    Args:
+        folder: of the run, see `run_folder`.
+        identity: all that determines the result.
+        config: its parameters; a run that has none of its own takes those of another's record.
+        environment: where it was done, see `describe_environment`.
+        files: what it leaves in its folder, see `describe_files`.
+        fields: the other fields of the record; those left out are empty.
+    """
+    empty: dict[str, Any] = {name: {} for name in ("metrics", "flops", "timing", "data")}
+    record = RunRecord(
+        folder.parent.name,
+        folder.name,
+        identity=dict(identity),
+        parameters=config.parameters if isinstance(config, RunRecord) else config.parameters(),
+        sources=dict(config.sources),
+        environment={**environment, "finished": now()},
+        files=describe_files(folder, files),
+        **{**empty, **fields},
+    )
+    write_record(record, folder.parents[1])
+    return record
+
+
+def recorded(
+    folder: Path,
+    identity: Mapping[str, Any],
+    config: StudyConfig | RunRecord,
+    work: Callable[[dict[str, Any]], Mapping[str, Any]],
+    wait: bool = False,
+    again: bool = False,
+) -> RunRecord:
+    """Do a run and leave its record, or read the record if that was done before.
+
+    Args:
+        folder: see `leave_record`, as the next two.
+        identity: all that determines the result.
+        config: its parameters.
+        work: does it; takes the record's environment, to which it may add, and returns the other fields of the record.
+        wait: for another process that does the same run.
+        again: do it although there is a record, which is replaced.
+
+    Raises:
+        LockedError: another process does the same run, and this one does not `wait`.
+    """
+    with exclusive(folder / ".lock", f"run {folder.name}", wait):
+        if not again and (folder / "record.json").exists():
+            return read_record(folder)
+        environment = describe_environment()
+        fields = work(environment)
+        return leave_record(folder, identity, config, environment, **fields)
+
+
 def read_record(folder: Path, check_hashes: bool = False) -> RunRecord:
     """The record of a finished run, with its files checked (sizes; contents too with `check_hashes`).
 
     Raises:
         DamagedFileError: the record cannot be read, or a file it names is missing, changed or not in the folder.
     """
-    return _checked(folder, *_parsed(folder), check_hashes)
+    return _checked(folder, _parsed(folder), check_hashes)
 
 
 def load_records(runs_dir: str | Path, stage: str) -> list[RunRecord]:
@@ -111,13 +174,13 @@ def load_records(runs_dir: str | Path, stage: str) -> list[RunRecord]:
     Raises:
         DamagedFileError: a finished run is damaged.
     """
-    records = []
-    for path in (project_path(runs_dir) / stage).glob("*/record.json"):
-        values, schema = _parsed(path.parent)
-        if schema >= SCHEMA:
-            records.append(_checked(path.parent, values, schema))
-            if records[-1].stage != stage:
-                raise _damaged(path.parent, f"{path} is of stage {records[-1].stage}")
+    folders = [path.parent for path in (project_path(runs_dir) / stage).glob("*/record.json")]
+    parsed = {folder: _parsed(folder) for folder in folders}
+    records = [_checked(folder, values) for folder, values in parsed.items() if values["schema"] >= SCHEMA]
+    for record in records:
+        if record.stage != stage:
+            folder = run_folder(runs_dir, stage, record.run_id)
+            raise _damaged(folder, f"{folder / 'record.json'} is of stage {record.stage}")
     return sorted(records, key=lambda record: record.environment["finished"])
 
 
@@ -125,23 +188,26 @@ def _damaged(folder: Path, what: str) -> DamagedFileError:
     return DamagedFileError(f"damaged run: {what}; remove the folder {folder} and run again")
 
 
-def _parsed(folder: Path) -> tuple[dict[str, Any], int]:
-    """What stands in a record, and its schema."""
-    path = folder / "record.json"
+def _unreadable(folder: Path, error: Exception) -> DamagedFileError:
+    return _damaged(folder, f"{folder / 'record.json'} cannot be read ({type(error).__name__}: {error})")
+
+
+def _parsed(folder: Path) -> dict[str, Any]:
+    """What stands in a record, its schema as a whole number."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        return values, int(values["schema"])
+        values = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+        return {**values, "schema": int(values["schema"])}
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _damaged(folder, f"{path} cannot be read ({type(error).__name__}: {error})") from None
+        raise _unreadable(folder, error) from None
 
 
-def _checked(folder: Path, values: dict[str, Any], schema: int, check_hashes: bool = False) -> RunRecord:
+def _checked(folder: Path, values: dict[str, Any], check_hashes: bool = False) -> RunRecord:
     """A record made of what was parsed; see `read_record`."""
     path = folder / "record.json"
-    if schema != SCHEMA:
+    if values["schema"] != SCHEMA:
         raise DamagedFileError(
-            f"{path} was written in schema {schema}, this version reads {SCHEMA}; remove the folder {folder} and run "
-            "again"
+            f"{path} was written in schema {values['schema']}, this version reads {SCHEMA}; remove the folder {folder} "
+            "and run again"
         )
     try:
         record = RunRecord(**values)
@@ -153,17 +219,16 @@ def _checked(folder: Path, values: dict[str, Any], schema: int, check_hashes: bo
             raise TypeError("finished is no text")
         files = [(name, int(size), digest) for name, (size, digest) in record.files.items()]
     except (ValueError, TypeError, KeyError) as error:
-        raise _damaged(folder, f"{path} cannot be read ({type(error).__name__}: {error})") from None
+        raise _unreadable(folder, error) from None
     if record.run_id != folder.name:
         raise _damaged(folder, f"{path} belongs to run {record.run_id}")
     for name, size, digest in files:
         if name.startswith("/") or ".." in name.split("/"):
             raise _damaged(folder, f"{path} names {name!r}, which is not in its folder")
         file = folder / name
-        actual = file.stat().st_size if file.is_file() else None
-        if actual is None:
+        if not file.is_file():
             raise _damaged(folder, f"{file} is missing")
-        if actual != size:
+        if (actual := file.stat().st_size) != size:
             raise _damaged(folder, f"{file} has {actual} bytes instead of {size}")
         if check_hashes and sha256_file(file) != digest:
             raise _damaged(folder, f"{file} has changed since it was written")
@@ -185,27 +250,24 @@ def runs_named(text: str, names: Iterable[str]) -> set[str]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Lines of a metrics.jsonl; an incomplete last line (of a killed run) is passed over."""
-    return list(_complete_lines(path)) if path.exists() else []
+    """Lines of a metrics.jsonl; an incomplete last line (of a killed run) is passed over.
 
-
-def _complete_lines(path: Path) -> Iterator[dict[str, Any]]:
-    lines = path.read_bytes().split(b"\n")
+    Raises:
+        DamagedFileError: another line is not the JSON of a step.
+    """
+    found = []
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, 1):
-        if not line:
-            continue
         try:
-            values = json.loads(line)
-            step = values["step"]
-            if not isinstance(step, int):
-                raise TypeError
-            yield values
+            if line:
+                values = json.loads(line)
+                if not isinstance(values["step"], int):
+                    raise TypeError
+                found.append(values)
         except (ValueError, TypeError, KeyError):
             if number < len(lines):
-                raise DamagedFileError(
-                    f"damaged run: line {number} of {path} is not the JSON of a step; "
-                    f"remove the folder {path.parent} and run again"
-                ) from None
+                raise _damaged(path.parent, f"line {number} of {path} is not the JSON of a step") from None
+    return found
 
 
 def _git(*arguments: str) -> str | None:

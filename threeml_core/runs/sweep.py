@@ -69,10 +69,10 @@ def run_all(
             for left, (job, record, seconds) in zip(range(len(done) - 1, -1, -1), done, strict=True):
                 plan.finish(job, record)
                 ended += 1
-                outcome = f"score {record.metrics['score']:.3f}" if "score" in record.metrics else "done"
-                outcome = f"failed: {record.failure}" if record.failure else outcome
+                said = f"score {record.metrics['score']:.3f}" if "score" in record.metrics else "done"
+                said = f"failed: {record.failure}" if record.failure else said
                 total = ended + left + len(at_work) + len(plan.waiting)
-                log(f"{ended}/{total} {job.title or job.run_id}: {outcome} ({seconds:.1f} s)")
+                log(f"{ended}/{total} {job.title or job.run_id}: {said} ({seconds:.1f} s)")
         progress.show([], 0, ended)
     return plan.finished()
 

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from threeml_core.config import KINDS, StudyConfig
+from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.masking import MASKED, NOT_PREDICTED, CorruptedBatch, Masking, corrupt
+from threeml_core.parameters.masking import KINDS
 
 EVAL_SEED = 20221027
 """Seed of the one corruption that every model is validated on."""
@@ -39,9 +40,9 @@ def masking_of(config: StudyConfig, data: PreparedData, evaluation: bool = False
 
 
 def validation_blocks(config: StudyConfig, data: PreparedData) -> Tensor:
-    """(k, n): at most `max_eval_blocks` validation blocks, evenly over the text."""
+    """(k, n): at most `max_eval_sequences` validation blocks, evenly over the text."""
     last = len(data.validation) - 1
-    return data.validation[np.unique(np.linspace(0, last, config.max_eval_blocks).round().astype(int))]
+    return data.validation[np.unique(np.linspace(0, last, config.max_eval_sequences).round().astype(int))]
 
 
 def fixed_corruption(blocks: Tensor, masking: Masking) -> CorruptedBatch:

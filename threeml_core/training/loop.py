@@ -16,32 +16,23 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from threeml_core import flops
-from threeml_core.config import (
-    KINDS,
-    StudyConfig,
-    executed_parameters,
-    executed_rate,
-    executed_statement,
-    given_parameters,
-    parse_mask_split,
-)
+from threeml_core.config import StudyConfig, executed_parameters, executed_rate, given_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import DivergedError, Preempted, TrainingError
 from threeml_core.foundation.files import exclusive
 from threeml_core.foundation.log import Log, no_line, print_line
 from threeml_core.foundation.processes import stop_requested
 from threeml_core.masking import CorruptedBatch
+from threeml_core.parameters.masking import KINDS, executed_statement, parse_mask_split
 from threeml_core.runs.ledger import pretraining
 from threeml_core.runs.record import (
     RunRecord,
     describe_environment,
-    describe_files,
-    now,
+    leave_record,
     read_metrics,
     read_record,
     run_folder,
     run_id,
-    write_record,
 )
 from threeml_core.training.callbacks import Progress, metrics_writer, write_nothing
 from threeml_core.training.checkpoint import (
@@ -72,23 +63,19 @@ from threeml_core.training.trainer import Trainer, precision_of
 STAGE = "pretrain"
 
 
-def pretrain_identity(config: StudyConfig, data_id: str, device: torch.device) -> dict[str, Any]:
-    """All that determines the result of a run."""
-    bf16, compiled = precision_of(config, device)
-    run = {"device": device.type, "bf16": bf16, "torch_compile": compiled}
-    return {"data": data_id, **executed_parameters(config), **run}
-
-
-def pretrain_run_id(config: StudyConfig, data: PreparedData, device: torch.device) -> str:
-    """Folder name of a run.
+def planned_run(config: StudyConfig, data: PreparedData, device: torch.device) -> tuple[Path, dict[str, Any]]:
+    """Folder of a run, and all that determines its result.
 
     Raises:
-        ParameterError: a mask rate that these blocks cannot satisfy.
+        ParameterError: a mask rate that these sequences cannot satisfy.
     """
     for evaluation in (False, True):
         masking_of(config, data, evaluation)
-    identity = pretrain_identity(config, data.data_id, device)
-    return run_id(f"{config.architecture}-{100 * executed_rate(config):.0f}", identity)
+    bf16, compiled = precision_of(config, device)
+    run = {"device": device.type, "bf16": bf16, "torch_compile": compiled}
+    identity = {"data": data.data_id, **executed_parameters(config), **run}
+    name = run_id(f"{config.architecture}-{100 * executed_rate(config):.0f}", identity)
+    return run_folder(config.runs_dir, STAGE, name), identity
 
 
 def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
@@ -112,53 +99,36 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     environment = describe_environment()
     log = log if processes.is_first else no_line
     data = prepare_data(config, log)
-    log(f"{config.max_steps:,} updates of {config.batch_size:,} sequences are {_epochs(config, data):.3g} epochs")
-    name = pretrain_run_id(config, data, device)
-    identity = pretrain_identity(config, data.data_id, device)
-    folder = run_folder(config.runs_dir, STAGE, name)
+    epochs = config.max_steps * config.batch_size / len(data.train)
+    log(f"{config.max_steps:,} updates of {config.batch_size:,} sequences are {epochs:.3g} epochs")
+    folder, identity = planned_run(config, data, device)
     if config.num_processes > 1 and processes.count == 1:
         return _pretrain_with_torchrun(config, folder, log)
     finished = (folder / "record.json").exists()
     if not finished or processes.count > 1:  # nothing changes in a finished run, so any number may read it at once
-        lock = exclusive(folder / ".lock", f"run {name}") if processes.is_first else contextlib.nullcontext()
+        lock = exclusive(folder / ".lock", f"run {folder.name}") if processes.is_first else contextlib.nullcontext()
         with lock, processes.joined(device):
             finished = processes.first_says((folder / "record.json").exists())
             if not finished:
+                trainer = Trainer(config, data, device, processes)
+                states = SavedStates(folder / "training_state", config.save_total_limit)
+                fields: dict[str, Any] = {}
                 try:
-                    _run(config, data, device, processes, identity, environment, folder, log)
-                except DivergedError as error:
-                    if processes.is_first:  # what diverges would do so again
-                        SavedStates(folder / "training_state", config.save_total_limit).remove()
-                        record_failure(config, name, str(error), identity)
+                    fields = _run(trainer, folder, identity, states, log)
+                except DivergedError as error:  # what diverges would do so again
+                    fields = {"failure": str(error)}
                     raise
+                finally:
+                    if fields and processes.is_first:
+                        environment |= {"processes": processes.count, "micro_batch_size": trainer.micro_batch_size}
+                        describe_device(environment, device)
+                        leave_record(folder, identity, config, environment, **fields)
+                        states.remove()
                 processes.wait()
                 return read_record(folder)
     record = _finished(folder)
-    log(f"run {name} is finished; its record is read")
+    log(f"run {folder.name} is finished; its record is read")
     return record
-
-
-def record_failure(config: StudyConfig, name: str, failure: str, identity: dict[str, Any] | None = None) -> RunRecord:
-    """Leave a record that says why run `name` gave no model."""
-    environment = {**describe_environment(), "finished": now()}
-    empty: dict[str, Any] = {key: {} for key in ("metrics", "flops", "timing", "data", "files")}
-    record = RunRecord(
-        STAGE,
-        name,
-        identity=identity or {},
-        parameters=config.parameters(),
-        sources=dict(config.sources),
-        environment=environment,
-        failure=failure,
-        **empty,
-    )
-    write_record(record, config.runs_dir)
-    return record
-
-
-def _epochs(config: StudyConfig, data: PreparedData) -> float:
-    """How often the run sees each training sequence, in the mean."""
-    return config.max_steps * config.batch_size / len(data.train)
 
 
 def _finished(folder: Path) -> RunRecord:
@@ -176,18 +146,9 @@ def _pretrain_with_torchrun(config: StudyConfig, folder: Path, log: Log) -> RunR
     return _finished(folder)
 
 
-def _run(
-    config: StudyConfig,
-    data: PreparedData,
-    device: torch.device,
-    processes: Processes,
-    identity: dict[str, Any],
-    environment: dict[str, Any],
-    folder: Path,
-    log: Log,
-) -> None:
-    trainer = Trainer(config, data, device, processes)
-    states = SavedStates(folder / "training_state", config.save_total_limit)
+def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: SavedStates, log: Log) -> dict[str, Any]:
+    """Train, validate, export; the fields of the record, of which all processes but the first have none."""
+    config, data, processes = trainer.config, trainer.data, trainer.processes
     saved = processes.first_says(states.newest(log) if processes.is_first else None)
     if saved is not None:
         trainer.state = load_training_state(saved, trainer.model, trainer.optimizer)
@@ -205,7 +166,7 @@ def _run(
     with energy_meter(log) as energy:
         metrics = _train(trainer, folder, states, validate, log)
     if not processes.is_first:
-        return
+        return {}
     # of a part of a run, or of one process of several, it would mean nothing
     kwh = energy.kwh if saved is None and processes.count == 1 else None
     final: dict[str, Any] = {
@@ -220,8 +181,7 @@ def _run(
             f"{metrics['eval_perplexity_masked']:.1f}, the unigram's {metrics['unigram_perplexity_masked']:.1f}; try "
             "more updates, a longer warm-up or another learning rate"
         )
-    _finish(trainer, folder, identity, environment, final, kwh)
-    states.remove()
+    return _exported(trainer, folder, final, {} if kwh is None else {"energy_kwh": kwh})
 
 
 def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corruption: CorruptedBatch, log: Log) -> None:
@@ -353,44 +313,28 @@ def _flops(config: StudyConfig, vocab: int) -> dict[str, float]:
     }
 
 
-def _finish(
-    trainer: Trainer,
-    folder: Path,
-    identity: dict[str, Any],
-    environment: dict[str, Any],
-    metrics: dict[str, Any],
-    kwh: float | None,
-) -> None:
+def _exported(trainer: Trainer, folder: Path, metrics: dict[str, Any], energy: dict[str, float]) -> dict[str, Any]:
+    """Save model and encoder; the fields of the record."""
     config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
     losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
-    environment |= {"processes": trainer.processes.count, "micro_batch_size": trainer.micro_batch_size}
-    environment["finished"] = now()
-    describe_device(environment, trainer.device)
     save_model(model, folder / "model", data.tokenizer_folder)
     card = model_card(config, folder.name, data, metrics, model)
     export_encoder(model, folder / "encoder", data.tokenizer_folder, card)
-    record = RunRecord(
-        stage=STAGE,
-        run_id=folder.name,
-        identity=identity,
-        parameters=config.parameters(),
-        sources=dict(config.sources),
-        metrics={"train_loss": losses[-1], **metrics, "on_unigram_plateau": on_unigram_plateau(metrics)},
-        flops=_flops(config, data.vocab_size),
-        timing={
+    return {
+        "metrics": {"train_loss": losses[-1], **metrics, "on_unigram_plateau": on_unigram_plateau(metrics)},
+        "flops": _flops(config, data.vocab_size),
+        "timing": {
             "train_seconds": state.seconds,
             "tokens_per_second": config.max_steps * config.batch_size * config.sequence_length / state.seconds,
             "peak_memory_bytes": peak_memory(trainer.device),
-            **({} if kwh is None else {"energy_kwh": kwh}),
+            **energy,
         },
-        data={
+        "data": {
             "data_id": data.data_id,
             "vocab_size": data.vocab_size,
             "parameters": count_parameters(model),
             "encoder_parameters": count_parameters(model.encoder),
             **{name: data.meta[name] for name in ("corpus", "tokenizer", "train", "validation")},
         },
-        environment=environment,
-        files=describe_files(folder, ("metrics.jsonl", "model", "encoder")),
-    )
-    write_record(record, config.runs_dir)
+        "files": ("metrics.jsonl", "model", "encoder"),
+    }

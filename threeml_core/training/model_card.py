@@ -6,8 +6,10 @@ from typing import Any, cast
 
 from transformers import PreTrainedModel
 
-from threeml_core.config import MODEL_NAMES, StudyConfig, corruption_of, executed_statement
+from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import corruption_of, executed_statement
 from threeml_core.training.checkpoint import usable_positions
 
 
@@ -20,7 +22,7 @@ def model_card(
     config: StudyConfig, name: str, data: PreparedData, metrics: dict[str, Any], model: PreTrainedModel
 ) -> str:
     """The encoder folder's README: what it is, how it was made, how to load it."""
-    kind = {**MODEL_NAMES, "vanilla": "a vanilla masked language model"}
+    kind = {**{a.name: a.label for a in ARCHITECTURES.values()}, "vanilla": "a vanilla masked language model"}
     text = f"{data.meta['corpus']} ({data.meta['train']['words']:,} words)"
     if "bundled" in data.meta["corpus"]:
         text += "; English Wikipedia's contributors, CC BY-SA"

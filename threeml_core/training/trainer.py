@@ -12,7 +12,7 @@ from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.foundation.errors import TrainingError
 from threeml_core.masking import IGNORE_INDEX, CorruptedBatch, RaggedBatch
-from threeml_core.models import build_model
+from threeml_core.models.build import build_model
 from threeml_core.training.batches import Batches, seed_of
 from threeml_core.training.checkpoint import TrainingState
 from threeml_core.training.device import keep_freed_memory, use_bf16

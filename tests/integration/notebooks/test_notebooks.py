@@ -5,20 +5,20 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from threeml_core.config import PARAMETERS, make_config
+from threeml_core.config import PARAMETERS, make_config, type_of
 from threeml_core.foundation.files import PROJECT_ROOT
-from threeml_core.reporting import study_plan
-from threeml_core.runs.record import load_records
-from threeml_core.study.results import find_outcomes
+from threeml_core.reporting.cost import study_plan
+from threeml_core.study.ledger import find
 
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 TINY = make_config({})
@@ -30,15 +30,21 @@ def code_cells(path: Path) -> list:
     return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
 
 
-def parameters_cell() -> str:
-    """What the parameters cell of every notebook has to be."""
-    kinds = {name: str(field.type) for name, field in PARAMETERS.items()}
+def parameters_cell(names: Iterable[str]) -> str:
+    """What the first cell of a notebook has to be that shows these parameters: a line each, with the value of tiny."""
     lines = []
-    for name, field in PARAMETERS.items():
-        kind = kinds[name].removeprefix("Optional[").removesuffix("]")
-        value = '"tiny"' if name == "preset" else "None"
-        lines.append(f"{name}: {kind} = {value}  # {field.metadata['meaning']}")
+    for name in names:
+        about, value = PARAMETERS[name].metadata, getattr(TINY, name)
+        choices = " | ".join(about["allowed"].choices if about["allowed"] else ())
+        shown = json.dumps(value) if isinstance(value, str) else repr(value)
+        comment = f"{about['meaning']}{': ' * bool(choices)}{choices}"
+        lines.append(f"{name}: {type_of(name)[0].__name__} = {shown}  # {comment}")
     return "\n".join(lines)
+
+
+def names_in(cell: str) -> list[str]:
+    """The parameters that a first cell shows."""
+    return [line.partition(":")[0] for line in cell.splitlines()]
 
 
 def test_there_are_notebooks() -> None:
@@ -62,7 +68,9 @@ def test_form(path: Path) -> None:
     assert notebook.metadata.kernelspec.name == "python3"
     cells = code_cells(path)
     assert [i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])] == [0]
-    assert cells[0].source == parameters_cell()
+    shown = names_in(cells[0].source)
+    assert 8 <= len(shown) <= 15 and shown[0] == "preset"
+    assert cells[0].source == parameters_cell(shown), "run python tests/integration/notebooks/test_notebooks.py"
     assert "resolve_parameters(globals())" in cells[1].source
     assert len(cells) <= 14
     for cell in cells:
@@ -83,12 +91,52 @@ def papermill(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=PROJECT_ROOT, env=outside, capture_output=True, text=True, timeout=500)
 
 
-def test_help_lists_every_parameter() -> None:
+def test_help_lists_the_parameters_of_the_page() -> None:
     done = papermill("notebooks/02_pretrain.ipynb", "--help-notebook")
     assert done.returncode == 0
-    for name, field in PARAMETERS.items():
-        assert f"  {name}: " in done.stdout, name
-        assert field.metadata["meaning"].split()[0] in done.stdout
+    for name in names_in(code_cells(PROJECT_ROOT / "notebooks" / "02_pretrain.ipynb")[0].source):
+        value = getattr(TINY, name)
+        shown = json.dumps(value) if isinstance(value, str) else value
+        assert f"  {name}: {type_of(name)[0].__name__} (default {shown})" in done.stdout, name
+        assert PARAMETERS[name].metadata["meaning"] in done.stdout
+
+
+PRINT = """print([config.preset, config.max_steps, config.learning_rate, config.save_steps])
+print([config.sources[name] for name in ("preset", "max_steps", "learning_rate", "save_steps")])"""
+
+
+def resolved(notebook: Path, tmp_path: Path, *arguments: str) -> str:
+    """What the first two cells of a notebook make of it."""
+    start, out = tmp_path / "start.ipynb", tmp_path / "out.ipynb"
+    pages = nbformat.read(notebook, 4)
+    cells = [cell for cell in pages.cells if cell.cell_type == "code" and cell.source != PRINT]
+    resolve = next(i for i, cell in enumerate(cells) if "resolve_parameters(" in cell.source)
+    pages.cells = [*cells[: resolve + 1], nbformat.v4.new_code_cell(PRINT)]
+    nbformat.write(pages, start)
+    done = papermill(str(start), str(out), *arguments)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return code_cells(out)[-1].outputs[0].text
+
+
+def test_a_preset_decides_what_was_not_given(tmp_path: Path) -> None:
+    """Values that stand in the first cell do not, unless they are edited there; what papermill passes always counts."""
+    page = PROJECT_ROOT / "notebooks" / "02_pretrain.ipynb"
+    small, shown = make_config({"preset": "small"}), TINY.max_steps
+    assert small.max_steps != shown and small.learning_rate != TINY.learning_rate
+    rest = f"{small.learning_rate}, {small.save_steps}]\n"
+    of_preset = "'preset small', 'preset small']\n"
+    given = resolved(page, tmp_path, "-p", "preset", "small", "-p", "max_steps", str(shown))
+    assert given == f"['small', {shown}, {rest}['given', 'given', {of_preset}"
+    again = resolved(tmp_path / "out.ipynb", tmp_path, "-p", "preset", "small", "-p", "save_steps", "7")
+    assert again == f"['small', {small.max_steps}, {small.learning_rate}, 7]\n" + (
+        "['given', 'preset small', 'preset small', 'given']\n"
+    ), "an executed page holds the cell that was injected, and papermill puts another in its place"
+    assert nbval(tmp_path / "out.ipynb").returncode == 0
+    notebook = nbformat.read(page, 4)
+    first = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    first.source = first.source.replace('"tiny"', '"small"').replace(f"= {shown} ", "= 300 ")
+    nbformat.write(notebook, tmp_path / "edited.ipynb")
+    assert resolved(tmp_path / "edited.ipynb", tmp_path) == f"['small', 300, {rest}['given', 'given', {of_preset}"
 
 
 def test_a_misspelt_parameter_is_refused(tmp_path: Path) -> None:
@@ -147,12 +195,12 @@ FINETUNING = {
     "max_position_embeddings": 66,
     "max_length": 64,
     "glue": "bundled",
-    "seeds": 1,
+    "num_seeds": 1,
     "max_train_examples": 64,
     "finetune_epochs": 1,
     "finetune_large_epochs": 1,
     "random_baseline": True,
-    "workers": 1,
+    "num_workers": 1,
 }
 
 
@@ -182,7 +230,7 @@ def test_finetune_notebook(small_arguments: list[str], tmp_path: Path) -> None:
 def test_information_notebook(small_arguments: list[str], tmp_path: Path) -> None:
     """Pre-trains the three models, measures them, shows figure, table, verdicts and bias; `-p runs` chooses one."""
     out = tmp_path / "out.ipynb"
-    arguments = [*small_arguments, "-p", "clusters", "20", "-p", "kmeans_seeds", "2"]
+    arguments = [*small_arguments, "-p", "num_clusters", "20", "-p", "num_kmeans_seeds", "2"]
     done = papermill("notebooks/07_mutual_information.ipynb", str(out), *arguments)
     assert done.returncode == 0, done.stderr[-2000:]
     text = str([output for cell in code_cells(out) for output in cell.outputs])
@@ -219,7 +267,7 @@ STUDY = {
     "study_depths": "1,2",
     "study_widths": "16",
     "study_splits": "80-20-0,80-0-20",
-    "clusters": 20,
+    "num_clusters": 20,
 }
 
 
@@ -274,7 +322,7 @@ def test_cells_can_be_run_again(small: dict, tmp_path: Path) -> None:
 
     A kernel may start worker processes, too.
     """
-    small = {**small, **FINETUNING, "tasks": "word_order", "random_baseline": False, "workers": 2}
+    small = {**small, **FINETUNING, "tasks": "word_order", "random_baseline": False, "num_workers": 2}
     notebook = nbformat.read(PROJECT_ROOT / "notebooks" / "03_finetune.ipynb", 4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     given = "\n".join(f"{name} = {value!r}" for name, value in {**small, "runs_dir": str(tmp_path)}.items())
@@ -290,7 +338,7 @@ def test_cells_can_be_run_again(small: dict, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("as_users_do")
 def test_presets_inject_as_files(small_arguments: list[str], tmp_path: Path) -> None:
-    """The paper's preset by `-f`, small in every dimension: no parameter is unknown to papermill or to us."""
+    """The paper's preset by `-f`, small in every dimension: what papermill does not find in the cell is known to us."""
     out = tmp_path / "out.ipynb"
     arguments = ["-f", "params/efficient-large.yaml", *small_arguments]
     smaller = {"tokenizer": "train", "num_hidden_layers": 2, "intermediate_size": 64, "decoder_hidden_size": 16}
@@ -298,7 +346,8 @@ def test_presets_inject_as_files(small_arguments: list[str], tmp_path: Path) -> 
     arguments += [part for name, value in smaller.items() for part in ("-p", name, str(value))]
     done = papermill("notebooks/02_pretrain.ipynb", str(out), *arguments)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "unknown parameter" not in done.stderr
+    unknown = re.findall("Passed unknown parameter: (.*)", done.stderr)
+    assert unknown and set(unknown) <= set(PARAMETERS)
 
 
 def nbval(path: Path) -> subprocess.CompletedProcess:
@@ -311,7 +360,7 @@ def nbval(path: Path) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module")
 def compared(quick: None) -> Iterator[dict[Path, Future]]:
     """nbval on every page, two at a time. Without the runs that `make report` leaves it would take as long as that."""
-    study = find_outcomes(TINY, None, *(load_records(TINY.runs_dir, stage) for stage in ("pretrain", "finetune")))
+    study = find(TINY)
     finished = all(outcome.is_finished for outcome in study)
     with ThreadPoolExecutor(2) as pool:
         yield {path: pool.submit(nbval, path) for path in EXECUTED if finished or path.stem[:2] in ("00", "01")}
@@ -350,8 +399,9 @@ def test_nbval_would_notice(tmp_path: Path) -> None:
     assert done.returncode == 1 and "1.3399" in done.stdout
 
 
-if __name__ == "__main__":  # after a change of StudyConfig: python tests/integration/notebooks/test_notebooks.py
+if __name__ == "__main__":  # after a change of a parameter: python tests/integration/notebooks/test_notebooks.py
     for path in NOTEBOOKS:
         notebook = nbformat.read(path, 4)
-        next(cell for cell in notebook.cells if cell.cell_type == "code").source = parameters_cell()
+        first = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        first.source = parameters_cell(names_in(first.source))
         nbformat.write(notebook, path)

@@ -16,11 +16,11 @@ from tests.conftest import SHARED
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
-from threeml_core.paper import printed_values
+from threeml_core.paper import reported_values
 from threeml_core.reporting import execute
-from threeml_core.reporting.html import build_report
+from threeml_core.reporting.report import build_report
 from threeml_core.runs.record import RunRecord
-from threeml_core.study.results import find_outcomes
+from threeml_core.study.ledger import find
 
 REPORT = PROJECT_ROOT / "reports" / "tiny"
 PAGES = sorted(REPORT.glob("*.html"))
@@ -112,7 +112,7 @@ def test_page(page: Path) -> None:
 def test_tables_and_figures_of_this_part() -> None:
     cost = (REPORT / "00_cost_model.html").read_text(encoding="utf-8")
     for expected in (
-        "Printed against computed",
+        "Reported and computed",
         "1.3398",
         "1.5465",
         "reproduced",
@@ -165,10 +165,10 @@ COUNTERPARTS = {
     "Table 2b": ("05_efficient_setting", ("Table 2b: width of the decoder",)),
     "Table 2c": ("05_efficient_setting", ("Table 2c: masking strategy", "two figures are swapped")),
     "Figure 5": ("05_efficient_setting", ("Average score against the speed-up", "Figure 5 in numbers")),
-    "Table 3": ("06_comparison", ("Table 3: diagnostic tasks", "Table 3 as printed, longer-base")),
+    "Table 3": ("06_comparison", ("Table 3: diagnostic tasks", "Table 3 as reported, longer-base")),
     "pre-training hyperparameters": ("00_cost_model", ("Pre-training recipes (Appendix A)",)),
-    "fine-tuning hyperparameters": ("00_cost_model", ("Plan: the whole grid, seeds a task: 5",)),
-    "FLOPs and their notation": ("00_cost_model", ("Cost by Appendix C", "Printed against computed")),
+    "fine-tuning hyperparameters": ("00_cost_model", ("Plan: the whole grid, seeds per task: 5",)),
+    "FLOPs and their notation": ("00_cost_model", ("Cost by Appendix C", "Reported and computed")),
 }
 """Every table and figure of the paper that has numbers -> its page, and what stands there."""
 
@@ -179,9 +179,9 @@ def test_every_table_and_figure_has_its_counterpart(artefact: str) -> None:
     page = (REPORT / f"{name}.html").read_text(encoding="utf-8")
     for text in expected:
         assert text in page
-    for value in printed_values():
+    for value in reported_values():
         if value.artefact == artefact and value.metric.endswith(("accuracy", "mcc", "f1", "perplexity")):
-            assert re.search(rf"[>/]{re.escape(value.printed)}[</]", page), f"{value.setting} {value.metric}"
+            assert re.search(rf"[>/]{re.escape(value.reported)}[</]", page), f"{value.setting} {value.metric}"
 
 
 def test_the_list_of_counterparts_is_the_papers() -> None:
@@ -195,11 +195,11 @@ def test_the_list_of_counterparts_is_the_papers() -> None:
 def test_the_study_behind_the_report() -> None:
     """results.jsonl holds every run of the study, each named on its page, and the tables' cells follow from it."""
     records = {stage: [RunRecord(**record) for record in records_of(stage)] for stage in ("pretrain", "finetune")}
-    outcomes = find_outcomes(TINY, None, records["pretrain"], records["finetune"])
+    outcomes = find(TINY, None, [*records["pretrain"], *records["finetune"]])
     assert len(outcomes) == 24 and all(outcome.is_finished for outcome in outcomes)
     pages = {name: (REPORT / f"{name}.html").read_text(encoding="utf-8") for name, _ in COUNTERPARTS.values()}
     for outcome in outcomes:
-        for artefact in outcome.run.artefacts:
+        for artefact in outcome.run.exhibits:
             page = pages[COUNTERPARTS[artefact][0]]
             for record in outcome.pretraining.values():
                 assert record.run_id in page

@@ -14,9 +14,9 @@ from threeml_core.config import identity_parameters, make_config, parse_argument
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.reporting.documents import outdated
 from threeml_core.reporting.execute import execute_notebooks
-from threeml_core.reporting.html import build_report
+from threeml_core.reporting.report import build_report
 from threeml_core.runs.archive import CURVES, from_records, read_archive
-from threeml_core.study.results import study_runs
+from threeml_core.study.ledger import study_runs
 
 REPORT = PROJECT_ROOT / "reports" / "small"
 
@@ -72,7 +72,7 @@ def test_tables_in_documents_are_those_of_the_records() -> None:
     assert outdated() == [], "run `python -m threeml_core.reporting.documents`"
 
 
-def test_every_printed_command_is_the_run_beside_it() -> None:
+def test_every_command_on_a_page_is_the_run_beside_it() -> None:
     """Read by the command line's own parser, each asks for a run of the study, most of them for one that is there."""
     trained = [record.identity for record in read_archive(REPORT) if record.stage == "pretrain"]
     planned = [

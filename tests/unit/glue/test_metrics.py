@@ -10,7 +10,7 @@ from sklearn import metrics as sklearn_metrics
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue import metrics
 from threeml_core.glue.tasks import GLUE_TASKS
-from threeml_core.paper import printed_values
+from threeml_core.paper import reported_values
 
 REFERENCE = {
     "accuracy": sklearn_metrics.accuracy_score,
@@ -78,7 +78,7 @@ def test_score_of_two_metrics_and_two_sets() -> None:
 
 def complete_rows() -> dict[tuple[str, str], dict[str, float]]:
     rows: dict[tuple[str, str], dict[str, float]] = {}
-    for value in printed_values():
+    for value in reported_values():
         if value.artefact == "Table 3":
             rows.setdefault((value.recipe, value.model), {})[value.metric] = value.value
     return {key: row for key, row in rows.items() if "mrpc_f1" in row}
@@ -90,7 +90,7 @@ def test_there_are_eleven_complete_rows() -> None:
 
 @pytest.mark.parametrize("key", complete_rows(), ids="-".join)
 def test_average_of_the_papers_rows(key: tuple[str, str]) -> None:
-    """Each printed average follows from the printed cells, by the code that averages ours."""
+    """Each reported average follows from the reported cells, by the code that averages ours."""
     row = complete_rows()[key]
     scores = []
     for task in GLUE_TASKS.values():

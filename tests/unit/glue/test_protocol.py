@@ -31,10 +31,10 @@ def test_starts_are_planned_even_if_not_asked_for() -> None:
 
 
 def test_trials_draw_points_of_the_grid() -> None:
-    config = make_config({"preset": "efficient-large", "trials": 5})
+    config = make_config({"preset": "efficient-large", "num_trials": 5})
     runs = runs_of(GLUE_TASKS["cola"], config)
     assert len(runs) == 25 and runs == runs_of(GLUE_TASKS["cola"], config)
-    whole = {dataclasses.replace(run, seed=0) for run in runs_of(GLUE_TASKS["cola"], config.replace(trials=None))}
+    whole = {dataclasses.replace(run, seed=0) for run in runs_of(GLUE_TASKS["cola"], config.replace(num_trials=None))}
     points = [{dataclasses.replace(run, seed=0) for run in runs if run.seed == seed} for seed in range(5)]
     assert all(len(drawn) == 5 and drawn <= whole for drawn in points) and points[0] != points[1]
     assert len(runs_of(GLUE_TASKS["qnli"], config)) == 4 * 5, "no more than the grid holds"
@@ -47,8 +47,8 @@ def test_trials_draw_points_of_the_grid() -> None:
         ({"finetune_epochs": "3,3"}, "each above 0 and given once"),
         ({"finetune_learning_rates": "0"}, "expected learning rates such as"),
         ({"finetune_batch_sizes": ""}, "expected whole numbers"),
-        ({"trials": 0}, "trials=0: expected at least 1, or None for all"),
-        ({"seeds": 0}, "seeds=0: expected at least 1"),
+        ({"num_trials": 0}, "num_trials=0: expected at least 1, or None for all"),
+        ({"num_seeds": 0}, "num_seeds=0: expected at least 1"),
         ({"max_length": 4}, "max_length=4: expected at least 8 tokens"),
         ({"finetune_select": "first"}, "expected one of last, best"),
     ],

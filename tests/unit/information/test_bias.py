@@ -8,7 +8,7 @@ import pytest
 
 from threeml_core.config import make_config
 from threeml_core.information.bias import bias_points, bias_study
-from threeml_core.reporting import bias_table, plot_bias
+from threeml_core.reporting.information import bias_table, plot_bias
 
 
 def test_the_bias_falls_with_the_number_of_states() -> None:
@@ -25,7 +25,7 @@ def test_the_bias_falls_with_the_number_of_states() -> None:
 
 def test_the_bias_study_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the page shows comes from the record: another machine's last digits change nothing."""
-    small = {"clusters": 20, "tokens": 5, "couplings": (0.0, 1.0), "states_per_cluster": (5, 50), "seed": 0}
+    small = {"num_clusters": 20, "tokens": 5, "couplings": (0.0, 1.0), "states_per_cluster": (5, 50), "seed": 0}
     monkeypatch.setattr("threeml_core.information.bias._STUDY", small)
     config = make_config({"preset": "tiny", "runs_dir": str(tmp_path)})
     found = bias_study(config, lambda line: None)

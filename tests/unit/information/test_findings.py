@@ -10,7 +10,8 @@ import pytest
 from threeml_core.config import make_config
 from threeml_core.information.bias import bias_study
 from threeml_core.information.findings import first_block, first_layers
-from threeml_core.reporting import bias_table, information_table, plot_bias, plot_information, statement_table
+from threeml_core.reporting.figure_4 import figure_4, figure_4_values, statement_table
+from threeml_core.reporting.information import bias_table, plot_bias
 from threeml_core.runs.record import RunRecord
 
 # -- the paper's statements -----------------------------------------------------------------------------------
@@ -147,11 +148,11 @@ def test_runs_of_several_seeds_are_paired_by_seed() -> None:
 
 
 def test_values_from_too_few_states_are_marked() -> None:
-    table = information_table([record("self", [0.0, 0.5], pairs_per_cell=1.5)])
+    table = figure_4_values([record("self", [0.0, 0.5], pairs_per_cell=1.5)])
     assert [row[table.columns.index("Corrected (nats)")] for row in table.rows][1] == "0.500 (too few states)"
-    figure = plot_information([record("self", [0.0, 0.5], pairs_per_cell=1.5), record("vanilla", [0.0, 0.5, 0.6])])
+    figure = figure_4([record("self", [0.0, 0.5], pairs_per_cell=1.5), record("vanilla", [0.0, 0.5, 0.6])])
     assert "Ringed values have too few states" in figure.alt
-    assert "Ringed" not in plot_information([record("self", [0.0, 0.5])]).alt
+    assert "Ringed" not in figure_4([record("self", [0.0, 0.5])]).alt
 
 
 def test_records_without_a_bias_study_say_so(tmp_path: Path) -> None:

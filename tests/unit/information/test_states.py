@@ -13,15 +13,16 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from threeml_core.config import ARCHITECTURES, StudyConfig, make_config
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, ParameterError, StudyError
 from threeml_core.foundation.log import no_line
 from threeml_core.information import states
 from threeml_core.information.states import Forward, Sample, collect_states, draw_sample, states_in_memory
 from threeml_core.masking import Masking, corrupt
-from threeml_core.models import build_model
-from threeml_core.models.modeling import take
+from threeml_core.models.build import build_model
+from threeml_core.models.gather import take
+from threeml_core.parameters.architectures import ARCHITECTURES
 
 DiskUsage = namedtuple("DiskUsage", "total used free")
 

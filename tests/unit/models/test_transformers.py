@@ -14,7 +14,7 @@ from transformers import (
 
 from threeml_core.config import make_config
 from threeml_core.masking import Masking, corrupt
-from threeml_core.models import build_model
+from threeml_core.models.build import build_model
 from threeml_core.training.optim import linear_warmup_decay
 
 VOCAB, N = 90, 20

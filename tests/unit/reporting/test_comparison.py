@@ -9,23 +9,39 @@ import re
 import pytest
 
 from tests.study_records import finetuned, pretrained
-from threeml_core import reporting
 from threeml_core.config import StudyConfig, make_config
-from threeml_core.paper import printed_values
-from threeml_core.reporting.comparison import measured, measured_perplexity
-from threeml_core.reporting.tables import Table
+from threeml_core.paper import reported_values
+from threeml_core.reporting.cells import measured, measured_perplexity
+from threeml_core.reporting.claims import claim_table, finding_table, key_figure
+from threeml_core.reporting.commands import study_runs_table
+from threeml_core.reporting.figure_3 import figure_3, figure_3_values
+from threeml_core.reporting.figure_5 import figure_5, figure_5_values
+from threeml_core.reporting.notes import study_notes
+from threeml_core.reporting.scaling import plot_scaling, scaling_table
+from threeml_core.reporting.table import Table
+from threeml_core.reporting.table_1 import table_1
+from threeml_core.reporting.table_2 import swap_table, table_2, table_2_reported
+from threeml_core.reporting.table_3 import (
+    budget_table,
+    difference_table,
+    learned_table,
+    table_3,
+    table_3_reported,
+    untrained_table,
+)
 from threeml_core.runs.record import RunRecord
 from threeml_core.study.claims import claims
-from threeml_core.study.results import Outcome, find_outcomes, study_runs
+from threeml_core.study.ledger import find, study_runs
+from threeml_core.study.results import Result
 
-LARGE = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pretrain_seeds": 3})
+LARGE = make_config({"preset": "efficient-large", "num_seeds": 1, "num_trials": 1, "num_pretrain_seeds": 3})
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
 
-def test_a_kind_that_the_validation_lacks_is_no_number(outcomes: list[Outcome]) -> None:
+def test_a_kind_that_the_validation_lacks_is_no_number(outcomes: list[Result]) -> None:
     """As with 100-0-0 or a very short validation text; the pages that show kinds are still made."""
 
-    def without(outcome: Outcome) -> Outcome:
+    def without(outcome: Result) -> Result:
         records = {
             seed: dataclasses.replace(r, metrics={k: v for k, v in r.metrics.items() if not k.endswith("_unchanged")})
             for seed, r in outcome.pretraining.items()
@@ -33,28 +49,28 @@ def test_a_kind_that_the_validation_lacks_is_no_number(outcomes: list[Outcome]) 
         return dataclasses.replace(outcome, pretraining=records)
 
     short = [without(outcome) for outcome in outcomes]
-    table = reporting.perplexity_comparison(short, LARGE)
+    table = table_1(short, LARGE)
     ours = [row for row in table.rows if not row[0].startswith("paper")]
     assert {row[table.columns.index("Unchanged")] for row in ours} == {"—"}
     assert "not run" not in {row[table.columns.index("Replaced")] for row in ours}
     assert short[0].own_perplexity == {}
-    assert reporting.swap_table(short).rows
+    assert swap_table(short).rows
 
 
-def outcomes_of(config: StudyConfig, kinds: dict | None = None, artefacts: list[str] | None = None) -> list[Outcome]:
+def outcomes_of(config: StudyConfig, kinds: dict | None = None, exhibits: list[str] | None = None) -> list[Result]:
     """Every run's scores are 80 plus ten times its mask rate, plus a tenth for each seed."""
     trained, tuned = [], []
-    for run in study_runs(config, artefacts):
+    for run in study_runs(config, exhibits):
         for seed in run.seeds:
             perplexity = (kinds or {}).get((run.config.architecture, run.config.mask_split), {})
             trained.append(pretrained(run, seed, 1000 + 100 * run.config.mask_rate, **perplexity))
             score = 0.8 + 0.1 * run.config.mask_rate + 0.001 * seed
             tuned += finetuned(run, trained[-1], config, dict.fromkeys(TASKS, score))
-    return find_outcomes(config, artefacts, trained, tuned)
+    return find(config, exhibits, [*trained, *tuned])
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
+def outcomes() -> list[Result]:
     return outcomes_of(LARGE)
 
 
@@ -79,27 +95,27 @@ def test_intervals_of_perplexities() -> None:
     assert 'class="number"' in cell, "set flush right as other numbers"
 
 
-def test_seeds_in_words(outcomes: list[Outcome]) -> None:
+def test_seeds_in_words(outcomes: list[Result]) -> None:
     """As many as the page's own runs have: the ablations may have fewer than the main comparison."""
-    assert reporting.study_notes(outcomes).startswith("3 pre-training seeds: means")
-    fewer = LARGE.replace(ablation_pretrain_seeds=2)
-    statements = [reporting.study_notes(outcomes_of(fewer, artefacts=[name])) for name in ("Table 2a", "Table 3")]
+    assert study_notes(outcomes).startswith("3 pre-training seeds: means")
+    fewer = LARGE.replace(num_ablation_pretrain_seeds=2)
+    statements = [study_notes(outcomes_of(fewer, exhibits=[name])) for name in ("Table 2a", "Table 3")]
     assert [statement[:20] for statement in statements] == ["2 pre-training seeds", "3 pre-training seeds"]
-    assert reporting.study_notes(outcomes_of(fewer)).startswith("2 or 3 pre-training seeds: means")
-    one = outcomes_of(LARGE.replace(pretrain_seeds=1))
-    assert "no interval is possible" in reporting.study_notes(one)
+    assert study_notes(outcomes_of(fewer)).startswith("2 or 3 pre-training seeds: means")
+    one = outcomes_of(LARGE.replace(num_pretrain_seeds=1))
+    assert "no interval is possible" in study_notes(one)
 
 
-def test_figure_3(outcomes: list[Outcome]) -> None:
-    table = reporting.masking_rate_table(outcomes, LARGE)
+def test_figure_3(outcomes: list[Result]) -> None:
+    table = figure_3_values(outcomes, LARGE)
     assert cells(table, "Mask rate") == ["15%", "20%", "30%", "40%", "50%", "60%"]
     assert cells(table, "Average", Mask_rate="30%") == ["83.1 ± 0.2"]
-    alt = reporting.plot_masking_rate(outcomes, LARGE).alt
+    alt = figure_3(outcomes, LARGE).alt
     assert "40%: 84.1 ± 0.2" in alt and "QQP 20%, MNLI 30%, QNLI 20%, Average 40%" in alt
 
 
-def test_table_1(outcomes: list[Outcome]) -> None:
-    table = reporting.perplexity_comparison(outcomes, LARGE)
+def test_table_1(outcomes: list[Result]) -> None:
+    table = table_1(outcomes, LARGE)
     assert cells(table, "Model")[::2] == ["vanilla-40%", "3ML_self-40%", "3ML_cross-40%"]
     assert cells(table, "All corrupted")[1::2] == ["7.8", "9.5", "9.3"]
 
@@ -107,27 +123,27 @@ def test_table_1(outcomes: list[Outcome]) -> None:
 @pytest.mark.parametrize(
     ("artefact", "column", "values"),
     [
-        ("Table 2a", "Decoder blocks", ["1", "2", "4", "8"]),
+        ("Table 2a", "Decoder layers", ["1", "2", "4", "8"]),
         ("Table 2b", "Decoder width", ["256", "512", "768", "1024"]),
         ("Table 2c", "Split", ["80-10-10", "100-0-0", "80-20-0", "80-0-20"]),
     ],
 )
-def test_table_2(outcomes: list[Outcome], artefact: str, column: str, values: list[str]) -> None:
-    """Every value of both models, each with the paper's row beneath it, whose cells are the printed ones."""
-    table = reporting.ablation_results(outcomes, artefact, LARGE)
+def test_table_2(outcomes: list[Result], artefact: str, column: str, values: list[str]) -> None:
+    """Every value of both models, each with the paper's row beneath it, whose cells are the reported ones."""
+    table = table_2(artefact, outcomes, LARGE)
     assert cells(table, column)[::2] == values * 2
     assert cells(table, "Model")[1::2] == ["paper"] * 8
     assert cells(table, "Average")[::2] == ["84.1 ± 0.2"] * 8
-    printed = [v for v in printed_values() if v.artefact == artefact and v.metric.endswith("_accuracy")]
+    reported = [v for v in reported_values() if v.artefact == artefact and v.metric.endswith("_accuracy")]
     for task, title in (("mnli", "MNLI"), ("qnli", "QNLI"), ("qqp", "QQP")):
-        ours = {v.setting: v.printed for v in printed if v.metric == f"{task}_accuracy"}
+        ours = {v.setting: v.reported for v in reported if v.metric == f"{task}_accuracy"}
         assert sorted(cells(table, f"{title} (acc.)", Model="paper")) == sorted(ours.values())
     assert cells(table, "Against the default").count("default") == 2
-    assert len(reporting.paper_ablation(artefact).rows) == 8
+    assert len(table_2_reported(artefact).rows) == 8
 
 
-def test_table_3(outcomes: list[Outcome]) -> None:
-    table = reporting.comparison_of_studies(outcomes, LARGE)
+def test_table_3(outcomes: list[Result]) -> None:
+    table = table_3(outcomes, LARGE)
     models = cells(table, "Model")
     assert models[0::2] == ["vanilla-15%", "vanilla-40%", "3ML_self-40%", "3ML_self-50%", "3ML_cross-40%"]
     assert models[1::2] == [f"paper: {name}" for name in ("24hBERT-15%", "24hBERT-40%", *models[4::2])]
@@ -135,28 +151,28 @@ def test_table_3(outcomes: list[Outcome]) -> None:
     assert cells(table, "MNLI-m/mm (acc.)")[1] == "84.0/83.6"
     assert cells(table, "Average", Model="3ML_self-50%") == ["85.1 ± 0.2"]
     assert cells(table, "Speed-up, FLOPs", Model="3ML_self-50%") == ["1.25"]
-    differences = reporting.difference_table(outcomes, LARGE)
+    differences = difference_table(outcomes, LARGE)
     found = cells(differences, "Average (points)", Model="3ML_self-50%", Against="vanilla-15%")
     assert found == ["+3.5 ± 0.0"], "paired by seed: the spread over seeds is common to both"
 
 
 def test_table_3_of_the_longer_recipe() -> None:
     """Equal updates and equal FLOPs, each beside the paper's row of the same kind."""
-    base = make_config({"preset": "longer-base", "seeds": 1, "trials": 1})
-    table = reporting.comparison_of_studies(outcomes_of(base), base)
+    base = make_config({"preset": "longer-base", "num_seeds": 1, "num_trials": 1})
+    table = table_3(outcomes_of(base), base)
     pairs = {model: cells(table, "Model")[i + 1] for i, model in enumerate(cells(table, "Model")[:-1])}
     assert pairs["3ML_self-40%"] == "paper: 3ML_self-40%-125K"
     assert pairs["3ML_self-50%, equal FLOPs"] == "paper: 3ML_self-50%-160K"
     assert pairs["vanilla-15%"] == "paper: RoBERTa"
     assert cells(table, "Model")[-2:] == ["3ML_cross-40%, equal FLOPs", "paper: 3ML_cross-40%-157K"]
-    assert [len(reporting.paper_comparison(recipe).rows) for recipe in ("efficient-large", "longer-base")] == [5, 8]
+    assert [len(table_3_reported(recipe).rows) for recipe in ("efficient-large", "longer-base")] == [5, 8]
 
 
 @pytest.mark.parametrize(
     ("replaced", "unchanged", "verdict"),
     [
-        (40.0, 1.1, "80-20-0 is higher: not as printed, as if swapped"),
-        (1.1, 40.0, "80-0-20 is higher: as printed"),
+        (40.0, 1.1, "contradicted"),
+        (1.1, 40.0, "supported"),
     ],
 )
 def test_the_swap(replaced: float, unchanged: float, verdict: str) -> None:
@@ -169,37 +185,37 @@ def test_the_swap(replaced: float, unchanged: float, verdict: str) -> None:
         }
         for split in ("80-20-0", "80-0-20")
     }
-    table = reporting.swap_table(outcomes_of(LARGE, kinds))
+    table = swap_table(outcomes_of(LARGE, kinds))
     assert cells(table, "Verdict", Model="3ML_cross") == [verdict]
     assert cells(table, "80-20-0", Model="3ML_cross") == [
         "{0:.1f} ({0:.1f} to {0:.1f})".format(15.1**0.8 * replaced**0.2)
     ]
     assert cells(table, "80-20-0, paper") == ["14.0", "7.7"]
-    one = LARGE.replace(pretrain_seeds=1)
-    assert cells(reporting.swap_table(outcomes_of(one, kinds)), "Verdict") == ["undecided: one pre-training seed"] * 2
+    one = LARGE.replace(num_pretrain_seeds=1)
+    assert cells(swap_table(outcomes_of(one, kinds)), "Verdict") == ["undecided"] * 2
 
 
-def test_figure_5(outcomes: list[Outcome]) -> None:
-    table = reporting.efficiency_table(outcomes, LARGE)
+def test_figure_5(outcomes: list[Result]) -> None:
+    table = figure_5_values(outcomes, LARGE)
     assert len(table.rows) == 18
     assert cells(table, "Speed-up in FLOPs, 15%", Model="3ML_self-50%") == ["1.25"]
     assert cells(table, "Speed-up in FLOPs, the same rate", Model="3ML_self-50%") == ["1.50"]
     assert (
         cells(table, "Paper", Model="3ML_self-50%") == cells(table, "Paper", Model="3ML_cross-40%") == ["its best rate"]
     )
-    figure = reporting.plot_efficiency(outcomes)
+    figure = figure_5(outcomes)
     assert "1.37 and 1.5" in figure.alt and "3ML_self-50% 85.1 ± 0.2 at 1.25" in figure.alt
 
 
-def test_clocks_of_runs_are_not_compared(outcomes: list[Outcome]) -> None:
+def test_clocks_of_runs_are_not_compared(outcomes: list[Result]) -> None:
     """Runs on different days compare the days: whatever their speeds, no table and no figure says anything of them."""
 
-    def shown(of: list[Outcome]) -> list[str]:
-        tables = [reporting.comparison_of_studies(of, LARGE), reporting.efficiency_table(of, LARGE)]
-        tables.append(reporting.difference_table(of, LARGE))
-        return [*(table._repr_html_() for table in tables), reporting.plot_efficiency(of).alt]
+    def shown(of: list[Result]) -> list[str]:
+        tables = [table_3(of, LARGE), figure_5_values(of, LARGE)]
+        tables.append(difference_table(of, LARGE))
+        return [*(table._repr_html_() for table in tables), figure_5(of).alt]
 
-    def on_another_day(outcome: Outcome) -> Outcome:
+    def on_another_day(outcome: Result) -> Result:
         factor = 2 if outcome.run.config.architecture == "vanilla" else 1
         found = {
             seed: dataclasses.replace(r, timing={**r.timing, "tokens_per_second": factor * 700.0})
@@ -214,12 +230,12 @@ def test_clocks_of_runs_are_not_compared(outcomes: list[Outcome]) -> None:
 
 def test_what_was_not_run_says_so() -> None:
     """No number anywhere: not zero, not blank."""
-    nothing = find_outcomes(LARGE, None, [], [])
+    nothing = find(LARGE, None, [])
     tables = [
-        reporting.masking_rate_table(nothing, LARGE),
-        *(reporting.ablation_results(nothing, name, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
-        reporting.efficiency_table(nothing, LARGE),
-        reporting.difference_table(nothing, LARGE),
+        figure_3_values(nothing, LARGE),
+        *(table_2(name, nothing, LARGE) for name in ("Table 2a", "Table 2b", "Table 2c")),
+        figure_5_values(nothing, LARGE),
+        difference_table(nothing, LARGE),
     ]
     for table in tables:
         for column in set(table.columns) & {
@@ -231,12 +247,12 @@ def test_what_was_not_run_says_so() -> None:
         }:
             ours = [row for row in table.rows if row[0] != "paper"]
             assert {row[table.columns.index(column)] for row in ours} == {"not run"}, (table.caption, column)
-    for figure in (reporting.plot_masking_rate(nothing, LARGE), reporting.plot_efficiency(nothing)):
+    for figure in (figure_3(nothing, LARGE), figure_5(nothing)):
         assert "not run" in figure.svg and "not run" in figure.alt
-    assert "not run" in reporting.plot_comparison(nothing, LARGE).svg
-    assert "Nothing of this page has been run yet." in reporting.study_notes(nothing)
+    assert "not run" in key_figure(nothing, LARGE).svg
+    assert "Nothing of this page has been run yet." in study_notes(nothing)
     assert {claim.verdict for claim in claims(LARGE, nothing, ())} == {"not run"}
-    table = reporting.claim_table(claims(LARGE, nothing, ()))
+    table = claim_table(claims(LARGE, nothing, ()))
     assert cells(table, "Here") == ["not run"] * 9 and cells(table, "Why not") == [""] * 9
 
 
@@ -248,8 +264,8 @@ def test_one_model_is_missing() -> None:
     assert found["C4"].verdict == "undecided" and "not all is run" in found["C4"].reasons
 
 
-def test_budget(outcomes: list[Outcome]) -> None:
-    table = reporting.budget_table(outcomes)
+def test_budget(outcomes: list[Result]) -> None:
+    table = budget_table(outcomes)
     assert cells(table, "Tokens")[0] == "12,058.6 M" and cells(table, "Hours")[0] == "0.003 ± 0.000"
     assert cells(table, "Energy (kWh)")[0] == "—" and cells(table, "Energy by")[0] == "not measured: no codecarbon"
 
@@ -261,7 +277,7 @@ def test_budget(outcomes: list[Outcome]) -> None:
         ({}, {"gpu": "H100"}, f"{10 / 3600 * 0.7:.3f} ± 0.000", "hours × 700 W"),
     ],
 )
-def test_energy(outcomes: list[Outcome], timing: dict, gpu: dict, energy: str, by: str) -> None:
+def test_energy(outcomes: list[Result], timing: dict, gpu: dict, energy: str, by: str) -> None:
     def changed(record: RunRecord) -> RunRecord:
         environment = {**record.environment, "hardware": {**record.environment["hardware"], **gpu}}
         return dataclasses.replace(record, timing={**record.timing, **timing}, environment=environment)
@@ -269,12 +285,12 @@ def test_energy(outcomes: list[Outcome], timing: dict, gpu: dict, energy: str, b
     found = [
         dataclasses.replace(o, pretraining={seed: changed(r) for seed, r in o.pretraining.items()}) for o in outcomes
     ]
-    table = reporting.budget_table(found)
+    table = budget_table(found)
     assert (cells(table, "Energy (kWh)")[0], cells(table, "Energy by")[0]) == (energy, by)
 
 
-def test_every_run_is_named(outcomes: list[Outcome]) -> None:
-    text = repr(reporting.study_runs_table(outcomes, LARGE))
+def test_every_run_is_named(outcomes: list[Result]) -> None:
+    text = repr(study_runs_table(outcomes, LARGE))
     for outcome in outcomes:
         for seed, record in outcome.pretraining.items():
             assert record.run_id in text
@@ -289,7 +305,7 @@ def test_every_run_is_named(outcomes: list[Outcome]) -> None:
 
 def test_the_ladder() -> None:
     """Each model against vanilla-40% of its own size, the smallest encoder first."""
-    config = LARGE.replace(study_sizes="2x128,4x256", pretrain_seeds=2)
+    config = LARGE.replace(study_sizes="2x128,4x256", num_pretrain_seeds=2)
     trained, tuned = [], []
     for run in study_runs(config, ["Scaling"]):
         c = run.config
@@ -298,8 +314,8 @@ def test_the_ladder() -> None:
             trained.append(pretrained(run, seed, eval_loss=loss, eval_perplexity_masked=math.exp(loss)))
             score = 0.5 + (c.hidden_size / 10_000) * (2 if c.architecture == "self" else 1)
             tuned += finetuned(run, trained[-1], config, dict.fromkeys(TASKS, score))
-    found = find_outcomes(config, ["Scaling"], trained, tuned)
-    table = reporting.scaling_table_of_studies(found, config)
+    found = find(config, ["Scaling"], [*trained, *tuned])
+    table = scaling_table(found, config)
     sizes = ["2 × 128", "4 × 256", "24 × 1024"]
     assert list(dict.fromkeys(cells(table, "Encoder"))) == sizes and len(table.rows) == 15
     assert (
@@ -312,10 +328,10 @@ def test_the_ladder() -> None:
     commands = dict(table.commands)
     label = "3ML_self-50%, hidden_size 128: scores, seed 0 (the mean is also over 1 in its place)"
     assert "-p num_hidden_layers 2 -p hidden_size 128" in commands[label]
-    alt = reporting.plot_scaling_of_studies(found).alt
+    alt = plot_scaling(found).alt
     assert "2 × 128, 4 × 256, 24 × 1024" in alt and f"3ML_self-40%: {math.exp(4.077):.1f}" in alt
-    assert reporting.scaling_table_of_studies([], LARGE).rows == [["one size: set study_sizes"]]
-    assert "not run" in reporting.plot_scaling_of_studies([]).alt
+    assert scaling_table([], LARGE).rows == [["one size: set study_sizes"]]
+    assert "not run" in plot_scaling([]).alt
 
 
 @pytest.mark.parametrize(
@@ -327,7 +343,7 @@ def test_the_ladder() -> None:
         ([], "not run"),
     ],
 )
-def test_does_pretraining_help(outcomes: list[Outcome], untrained: list[float], verdict: str) -> None:
+def test_does_pretraining_help(outcomes: list[Result], untrained: list[float], verdict: str) -> None:
     trained = next(iter(next(o for o in outcomes if o.comparison).comparison.values())).records["sst2"][0]
     tuning = [
         dataclasses.replace(
@@ -355,26 +371,26 @@ def test_does_pretraining_help(outcomes: list[Outcome], untrained: list[float], 
         )
         for o in outcomes
     ]
-    table = reporting.learned_table(sized, LARGE, tuning)
+    table = learned_table(sized, LARGE, tuning)
     assert cells(table, "Pre-training helps", Task="SST-2") == [verdict]
     assert cells(table, "3ML_self-50%", Task="SST-2") == ["85.1 ± 0.2"]
     assert cells(table, "Constant answer", Task="SST-2") == ["30.0"]
     assert cells(table, "Pre-training helps", Task="RTE") == ["not run"]
     names = {record.run_id for record in tuning}
-    assert {row[0] for row in reporting.untrained_table(sized, tuning).rows} == (names or {"not run"})
+    assert {row[0] for row in untrained_table(sized, tuning).rows} == (names or {"not run"})
 
 
-def test_every_loss_and_perplexity_names_its_kind(outcomes: list[Outcome]) -> None:
+def test_every_loss_and_perplexity_names_its_kind(outcomes: list[Result]) -> None:
     """At [MASK]s alone and over all corrupted they are other numbers; a column or comparison says which it has."""
-    sizes = outcomes_of(LARGE.replace(study_sizes="2x128"), artefacts=["Scaling"])
+    sizes = outcomes_of(LARGE.replace(study_sizes="2x128"), exhibits=["Scaling"])
     tables = [
-        reporting.masking_rate_table(outcomes, LARGE),
-        *(reporting.ablation_results(outcomes, f"Table 2{part}", LARGE) for part in "abc"),
-        *(reporting.paper_ablation(f"Table 2{part}") for part in "abc"),
-        reporting.scaling_table_of_studies(sizes, LARGE),
-        reporting.difference_table(outcomes, LARGE),
-        reporting.perplexity_comparison(outcomes, LARGE),
-        reporting.finding_table(claims(LARGE, outcomes, ())),
+        figure_3_values(outcomes, LARGE),
+        *(table_2(f"Table 2{part}", outcomes, LARGE) for part in "abc"),
+        *(table_2_reported(f"Table 2{part}") for part in "abc"),
+        scaling_table(sizes, LARGE),
+        difference_table(outcomes, LARGE),
+        table_1(outcomes, LARGE),
+        finding_table(claims(LARGE, outcomes, ())),
     ]
     named = [name for table in tables for name in (*table.columns, *sum(table.rows, []))]
     of_losses = [name for name in named if re.search(r"^(perplexity|loss)|: loss", name, re.IGNORECASE)]
@@ -383,13 +399,13 @@ def test_every_loss_and_perplexity_names_its_kind(outcomes: list[Outcome]) -> No
         assert re.search("masked|all corrupted|own split", name), name
 
 
-def test_the_claims_with_their_correction(outcomes: list[Outcome]) -> None:
+def test_the_claims_with_their_correction(outcomes: list[Result]) -> None:
     """C1 is 2.5 points by all seeds alike, and certain at any level; what hangs on noise is not."""
     found = claims(LARGE, outcomes, ())
-    table = reporting.claim_table(found)
+    table = claim_table(found)
     assert cells(table, "Corrected", Claim="C1") == cells(table, "Verdict", Claim="C1") == ["supported"]
     assert "of 8 independent ones at least one is, with a probability of up to 18%" in table.caption
-    pooled = cells(reporting.finding_table(found), "Pooled (exploratory)", Claim="C1")
+    pooled = cells(finding_table(found), "Pooled (exploratory)", Claim="C1")
     assert len(pooled) == 1 and re.fullmatch(r"± 0\.\d \(\d+ degrees of freedom\)", pooled[0])
-    judged = reporting.finding_table(claims(LARGE.replace(pooled_variances=True), outcomes, ()))
+    judged = finding_table(claims(LARGE.replace(pooled_variances=True), outcomes, ()))
     assert "Pooled" in judged.columns and cells(judged, "Measured", Claim="C1")[0] == f"+2.5 {pooled[0][:5]} points"

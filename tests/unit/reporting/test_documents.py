@@ -12,11 +12,11 @@ from threeml_core.config import make_config
 from threeml_core.foundation.errors import StudyError
 from threeml_core.reporting import documents
 from threeml_core.reporting.documents import render
-from threeml_core.reporting.html import build_report
-from threeml_core.reporting.tables import Table
+from threeml_core.reporting.report import build_report
+from threeml_core.reporting.table import Table
 from threeml_core.runs.archive import CURVES, RESULTS
 from threeml_core.runs.record import write_record
-from threeml_core.study.results import study_runs
+from threeml_core.study.ledger import study_runs
 
 TABLE = Table([{"Model": "a|b", "Score": "1.0 ± 0.2"}, {"Model": "c"}], "caption", commands=[("c", "run <c>")])
 

@@ -14,15 +14,17 @@ from scipy import stats
 
 from tests.study_records import finetuned, pretrained, record
 from threeml_core.config import StudyConfig, make_config
-from threeml_core.paper import printed_values
-from threeml_core.reporting import study_notes
+from threeml_core.paper import reported_values
+from threeml_core.reporting.notes import study_notes
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
 from threeml_core.study.claims import claims
-from threeml_core.study.results import Outcome, StudyRun, find_outcomes, study_runs
+from threeml_core.study.experiment import StudyRun
+from threeml_core.study.ledger import find, study_runs
+from threeml_core.study.results import Result
 
 SEEDS = 3
-CONFIG = make_config({"preset": "efficient-large", "seeds": 1, "trials": 1, "pretrain_seeds": SEEDS})
+CONFIG = make_config({"preset": "efficient-large", "num_seeds": 1, "num_trials": 1, "num_pretrain_seeds": SEEDS})
 
 
 @pytest.mark.parametrize(
@@ -51,14 +53,14 @@ def study(
     config: StudyConfig,
     scores: Callable[[StudyRun, int], Any],
     metrics: Callable[[StudyRun, int], dict] = lambda r, s: {},
-) -> list[Outcome]:
+) -> list[Result]:
     """All runs of a study with chosen results, through the records."""
     trained, tuned = [], []
     for run in study_runs(config):
         for seed in run.seeds:
             trained.append(pretrained(run, seed, **metrics(run, seed)))
             tuned += finetuned(run, trained[-1], config, scores(run, seed))
-    return find_outcomes(config, None, trained, tuned)
+    return find(config, None, [*trained, *tuned])
 
 
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
@@ -73,11 +75,11 @@ def paper_scores(run: StudyRun, seed: int) -> dict[str, Any]:
     c = run.config
     place = f"{c.architecture} {c.mask_rate:g}"
     found: dict[str, Any] = everywhere(0.8)
-    for value in printed_values():
+    for value in reported_values():
         if value.recipe != "efficient-large" or not value.setting.startswith(place):
             continue
         change = value.setting.split()[2:]
-        if value.artefact in run.artefacts and all(str(getattr(c, k)) == v for k, v in (x.split("=") for x in change)):
+        if value.artefact in run.exhibits and all(str(getattr(c, k)) == v for k, v in (x.split("=") for x in change)):
             task, _, metric = value.metric.partition("_")
             if task in TASKS:
                 both = (
@@ -96,10 +98,10 @@ def paper_scores(run: StudyRun, seed: int) -> dict[str, Any]:
 
 
 def test_the_papers_own_figures_support_its_claims() -> None:
-    """Three seeds that all give what is printed: no spread, so each claim stands or falls by the printed figures."""
+    """Three seeds that all give what the paper reports: no spread, so each claim stands or falls by its figures."""
     perplexities = {"vanilla": 7.8, "self": 9.5, "cross": 9.3}
-    outcomes = study(CONFIG, paper_scores, lambda r, s: {"eval_loss": math.log(perplexities[r.config.architecture])})
-    found = {claim.name: claim for claim in claims(CONFIG, outcomes, ())}
+    results = study(CONFIG, paper_scores, lambda r, s: {"eval_loss": math.log(perplexities[r.config.architecture])})
+    found = {claim.name: claim for claim in claims(CONFIG, results, ())}
     assert list(found) == [f"C{i}" for i in range(1, 10)]
     for name in ("C1", "C2", "C3", "C4", "C6", "C7"):
         assert found[name].verdict == "supported", [(f.what, f.values) for f in found[name].findings]
@@ -110,7 +112,7 @@ def test_the_papers_own_figures_support_its_claims() -> None:
 
 
 def test_one_seed_gives_no_verdict() -> None:
-    config = CONFIG.replace(pretrain_seeds=1)
+    config = CONFIG.replace(num_pretrain_seeds=1)
     for claim in claims(config, study(config, paper_scores), ()):
         assert claim.verdict == ("not run" if claim.name == "C8" else "undecided")
         also = "; not all is run" if claim.name == "C9" else ""  # the clock has a benchmark of its own
@@ -147,32 +149,32 @@ def test_models_that_learned_nothing_decide_nothing() -> None:
 
 def test_a_model_that_never_saw_a_kind_of_token_decides_nothing() -> None:
     """As vanilla-15% in sequences of 32 tokens once was: 4-1-0 where 80-10-10 was asked for."""
-    outcomes = study(CONFIG, noisy(1, 0.1))
+    results = study(CONFIG, noisy(1, 0.1))
 
-    def executed(outcome: Outcome, unchanged: str) -> Outcome:
+    def executed(result: Result, unchanged: str) -> Result:
         counts = {"masked": "4", "replaced": "1", "unchanged": unchanged}
-        records = {s: dataclasses.replace(r, identity={"corruption": counts}) for s, r in outcome.pretraining.items()}
-        return dataclasses.replace(outcome, pretraining=records)
+        records = {s: dataclasses.replace(r, identity={"corruption": counts}) for s, r in result.pretraining.items()}
+        return dataclasses.replace(result, pretraining=records)
 
     for unchanged, verdict, reason in (("1/2", "supported", ""), ("0", "undecided", "without unchanged tokens")):
-        changed = [executed(o, unchanged) if o.run.model == "vanilla-15%" else o for o in outcomes]
+        changed = [executed(o, unchanged) if o.run.model == "vanilla-15%" else o for o in results]
         first = claims(CONFIG, changed, ())[0]
         assert first.verdict == verdict and first.reasons.endswith(reason)
         assert ("vanilla-15% never saw unchanged tokens" in study_notes(changed)) == (unchanged == "0")
-    split = [executed(o, "0") if o.run.config.mask_split == "80-0-20" else o for o in outcomes]
+    split = [executed(o, "0") if o.run.config.mask_split == "80-0-20" else o for o in results]
     c6 = next(claim for claim in claims(CONFIG, split, ()) if claim.name == "C6")
     lacking = [finding.doubt for finding in c6.findings if "80-0-20" in finding.what]
     assert lacking and all("(80-0-20) was trained without unchanged tokens" in doubt for doubt in lacking)
-    alike = [executed(o, "0") for o in outcomes]
+    alike = [executed(o, "0") for o in results]
     assert claims(CONFIG, alike, ())[0].verdict == "supported", "both sides lack it: the split is not what differs"
 
 
 def test_two_rates_that_are_one_run_are_both_found() -> None:
     """In sequences of 8 tokens 40 and 50% are both 3 [MASK]s: what is asked of one is answered by the other's run."""
     config = CONFIG.replace(sequence_length=8)
-    outcomes = study(config, noisy(1, 0.1))
-    assert not any(o.run.config.mask_rate == 0.5 for o in outcomes if o.run.config.architecture == "self")
-    found = {claim.name: claim for claim in claims(config, outcomes, ())}
+    results = study(config, noisy(1, 0.1))
+    assert not any(o.run.config.mask_rate == 0.5 for o in results if o.run.config.architecture == "self")
+    found = {claim.name: claim for claim in claims(config, results, ())}
     assert [len(finding.values) for finding in found["C2"].findings] == [SEEDS, SEEDS]
 
 
@@ -184,18 +186,18 @@ def layer(number: int, value: float) -> dict:
 
 
 def test_mutual_information_is_paired_by_seed() -> None:
-    outcomes = study(CONFIG, lambda r, s: everywhere(0.8))
-    runs = [(o, s, r) for o in outcomes if "Figure 4" in o.run.artefacts for s, r in o.ended.items()]
+    results = study(CONFIG, lambda r, s: everywhere(0.8))
+    runs = [(o, s, r) for o in results if "Figure 4" in o.run.exhibits for s, r in o.ended.items()]
     values = {"vanilla": 1.0, "self": 0.95, "cross": 0.5}
     records = []
-    for outcome, seed, run in runs:
-        c = outcome.run.config
+    for result, seed, run in runs:
+        c = result.run.config
         number = c.num_hidden_layers if c.architecture == "vanilla" else 1
         measured = {"layers": [layer(number, values[c.architecture] + seed / 1000)]}
         data = {"run": run.run_id, "on_unigram_plateau": False, "sample": "s"}
         config = c.replace(seed=seed)
         records.append(record("mutual_information", f"i-{run.run_id}", config, metrics=measured, data=data))
-    claim = next(c for c in claims(CONFIG, outcomes, records) if c.name == "C8")
+    claim = next(c for c in claims(CONFIG, results, records) if c.name == "C8")
     assert [finding.verdict for finding in claim.findings] == ["supported", "contradicted"]
     assert claim.findings[0].values[0] == pytest.approx(0.95)
     assert claim.verdict == "contradicted"
@@ -205,12 +207,12 @@ def test_mutual_information_is_paired_by_seed() -> None:
         else r
         for r in records
     ]
-    said = next(c for c in claims(CONFIG, outcomes, nothing) if c.name == "C8")
+    said = next(c for c in claims(CONFIG, results, nothing) if c.name == "C8")
     assert said.verdict == "undecided" and "vanilla's last layer says nothing" in said.reasons
     others = [dataclasses.replace(r, data={**r.data, "sample": r.run_id}) for r in records]
-    assert next(c for c in claims(CONFIG, outcomes, others) if c.name == "C8").verdict == "not run", "other [MASK]s"
+    assert next(c for c in claims(CONFIG, results, others) if c.name == "C8").verdict == "not run", "other [MASK]s"
     strangers = [dataclasses.replace(r, data={**r.data, "run": "another"}) for r in records]
-    assert next(c for c in claims(CONFIG, outcomes, strangers) if c.name == "C8").verdict == "not run"
+    assert next(c for c in claims(CONFIG, results, strangers) if c.name == "C8").verdict == "not run"
 
 
 BASELINE_SECONDS = (2.0, 2.02, 2.01, 1.99, 2.0, 2.01)
@@ -238,8 +240,8 @@ def session(number: int, speedup: float, again: float = 1.0, changes: dict[str, 
 
 def clock_of(records: list[RunRecord], config: StudyConfig = CONFIG) -> Finding:
     """C9's clock, of a study whose own runs ran at a speed that would support the claim."""
-    outcomes = study(config, lambda r, s: everywhere(0.8), lambda r, s: {"tokens_per_second": 1000.0 + s})
-    last = claims(config, outcomes, (), records)[-1]
+    results = study(config, lambda r, s: everywhere(0.8), lambda r, s: {"tokens_per_second": 1000.0 + s})
+    last = claims(config, results, (), records)[-1]
     assert last.name == "C9" and "68% in efficient-large, 78% in longer-base" in last.text
     return last.findings[-1]
 
@@ -306,8 +308,8 @@ def test_sessions_of_another_benchmark_do_not_count() -> None:
 
 
 def test_the_clock_with_one_pretraining_seed() -> None:
-    alone = CONFIG.replace(pretrain_seeds=1)
-    clock = clock_of([session(number, 1.2, changes={"pretrain_seeds": 1}) for number in range(1, 6)], alone)
+    alone = CONFIG.replace(num_pretrain_seeds=1)
+    clock = clock_of([session(number, 1.2, changes={"num_pretrain_seeds": 1}) for number in range(1, 6)], alone)
     assert clock.verdict == "undecided" and "one pre-training seed: no verdict" in clock.reasons
 
 
@@ -327,7 +329,7 @@ def study_of_qqp(f1: float, accuracy: float) -> dict[str, Claim]:
             for r in finetuned(run, trained[-1], CONFIG, scores(run, seed), chance=0.33):
                 known = ANSWERS_TO_QQP if r.identity["task"] == "qqp" else r.metrics["constant_answers"]
                 tuned.append(dataclasses.replace(r, metrics={**r.metrics, "constant_answers": known}))
-    return {c.name: c for c in claims(CONFIG, find_outcomes(CONFIG, None, trained, tuned), ())}
+    return {c.name: c for c in claims(CONFIG, find(CONFIG, None, [*trained, *tuned]), ())}
 
 
 def test_constant_models_are_not_above_chance_by_another_metric() -> None:
@@ -342,7 +344,7 @@ def test_records_that_do_not_say_what_constant_answers_give() -> None:
 
     runs = [(run, pretrained(run, seed)) for run in study_runs(CONFIG) for seed in run.seeds]
     tuned = [without(r) for run, of in runs for r in finetuned(run, of, CONFIG, everywhere(0.8))]
-    found = claims(CONFIG, find_outcomes(CONFIG, None, [of for _, of in runs], tuned), ())
+    found = claims(CONFIG, find(CONFIG, None, [*(of for _, of in runs), *tuned]), ())
     assert found[0].verdict == "undecided" and found[0].reasons == "what constant answers give is not recorded"
 
 
@@ -444,14 +446,14 @@ def test_pooled_variances_judge_where_the_study_says_so() -> None:
         return everywhere(base + 0.001 * (seed % 2) + 0.007 * wide)
 
     for pooled, verdict in ((False, "undecided"), (True, "supported")):
-        config = CONFIG.replace(pretrain_seeds=2, pooled_variances=pooled)
-        outcomes = study(config, scores)
-        finding = claims(config, outcomes, ())[0].findings[0]
+        config = CONFIG.replace(num_pretrain_seeds=2, pooled_variances=pooled)
+        results = study(config, scores)
+        finding = claims(config, results, ())[0].findings[0]
         assert finding.verdict == verdict
-        models = [o for o in outcomes if "Table 3" in o.run.artefacts]
+        models = [o for o in results if "Table 3" in o.run.exhibits]
         assert finding.spread.freedom == len(models)
         squares = [0.1**2 / 2] * (len(models) - 1) + [0.8**2 / 2]
         assert finding.spread.deviation == pytest.approx(math.sqrt(np.mean(squares)))
         half = stats.t.ppf(0.975, len(models)) * finding.spread.deviation
         assert finding.by_pool.high - finding.by_pool.mean == pytest.approx(half)
-    assert claims(config, outcomes, ())[7].findings[0].spread is None, "a share is judged by its own seeds"
+    assert claims(config, results, ())[7].findings[0].spread is None, "a share is judged by its own seeds"

@@ -7,13 +7,15 @@ import dataclasses
 import pytest
 
 from tests.study_records import finetuned, pretrained
-from threeml_core.config import ARCHITECTURES, StudyConfig, identity_parameters, make_config
+from threeml_core.config import StudyConfig, identity_parameters, make_config
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue.protocol import planned_runs, planned_tasks
-from threeml_core.paper import printed_values
-from threeml_core.reporting import study_plan
+from threeml_core.paper import reported_values
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.reporting.cost import study_plan
 from threeml_core.runs.record import RunRecord
-from threeml_core.study.results import STUDY_MODELS, find_outcomes, finetune_configs, study_runs
+from threeml_core.study.experiments.table_3 import STUDY_MODELS
+from threeml_core.study.ledger import find, study_runs
 
 LARGE = make_config({"preset": "efficient-large"})
 
@@ -21,18 +23,18 @@ LARGE = make_config({"preset": "efficient-large"})
 def test_every_run_stands_there_once() -> None:
     runs = study_runs(LARGE)
     assert len({str(identity_parameters(run.config)) for run in runs}) == len(runs) == 36
-    assert {name for run in runs for name in run.artefacts} == {
+    assert {name for run in runs for name in run.exhibits} == {
         *("Figure 3", "Figure 4", "Figure 5", "Table 1", "Table 2a", "Table 2b", "Table 2c", "Table 3")
     }
     default = next(run for run in runs if run.config.architecture == "self" and run.config.mask_rate == 0.4)
-    assert default.artefacts == ("Table 1", "Figure 4", "Table 2a", "Table 2b", "Table 2c", "Figure 5", "Table 3")
+    assert default.exhibits == ("Table 1", "Figure 4", "Table 2a", "Table 2b", "Table 2c", "Figure 5", "Table 3")
     assert identity_parameters(default.config) == identity_parameters(LARGE), "it is what 02_pretrain makes"
 
 
 def test_every_setting_that_the_paper_prints_has_its_run() -> None:
     """Tables 1, 2 and the efficient half of Table 3, by the settings of the transcribed figures."""
     for artefact in ("Table 1", "Table 2a", "Table 2b", "Table 2c", "Table 3"):
-        for value in printed_values():
+        for value in reported_values():
             if value.artefact == artefact and value.recipe == "efficient-large":
                 architecture, rate, *varied = value.setting.split()
                 configs = [
@@ -52,11 +54,11 @@ def test_table_3_of_the_longer_recipe() -> None:
     runs = study_runs(base, ["Table 3"])
     assert [(run.config.architecture, run.config.mask_rate) for run in runs[:5]] == list(STUDY_MODELS)
     assert {run.config.max_steps for run in runs[:5]} == {125_000}
-    printed = {"self 0.4": 153, "self 0.5": 160, "cross 0.4": 157}
+    reported = {"self 0.4": 153, "self 0.5": 160, "cross 0.4": 157}
     for run in runs[5:]:
-        thousands = printed.pop(f"{run.config.architecture} {run.config.mask_rate:g}")
+        thousands = reported.pop(f"{run.config.architecture} {run.config.mask_rate:g}")
         assert run.config.max_steps / 1000 == pytest.approx(thousands, abs=0.6)
-    assert printed == {}
+    assert reported == {}
     for run in study_runs(base):
         expected = "pre" if run.config.architecture == "cross" else "post"
         assert run.config.layer_norm == expected, "Appendix A"
@@ -88,7 +90,7 @@ def test_the_lists_choose() -> None:
     [
         ({"study_mask_rates": "0.4,0.4"}, "study_mask_rates='0.4,0.4': expected mask rates such as"),
         ({"study_depths": "1.5"}, "study_depths='1.5': expected whole numbers"),
-        ({"study_splits": "80-10"}, "mask_split='80-10': expected masked-replaced-unchanged"),
+        ({"study_splits": "80-10"}, "study_splits='80-10': expected splits joined with commas"),
         ({"ablation_steps": 0}, "ablation_steps=0: expected at least 1, or None"),
     ],
 )
@@ -112,14 +114,16 @@ def test_the_plan_adds_up() -> None:
     assert table.rows[-1][0] == "all 36" and len(table.rows) == 37
     tunings = [int(row[table.columns.index("Fine-tunings")].replace(",", "")) for row in table.rows]
     assert sum(tunings[:-1]) == tunings[-1] == 5 * 660 + 31 * 3 * 4 * 5
-    seeds = study_plan(LARGE.replace(pretrain_seeds=3))
+    seeds = study_plan(LARGE.replace(num_pretrain_seeds=3))
     assert seeds.rows[-1][0] == "all 36, 3 seeds each"
     assert seeds.rows[-1][seeds.columns.index("Fine-tunings")] == f"{3 * tunings[-1]:,}"
 
 
 # -- what the runs gave -----------------------------------------------------------------------------------------
 
-FEW = make_config({"preset": "efficient-large", "seeds": 2, "ablation_seeds": 1, "trials": 2, "pretrain_seeds": 2})
+FEW = make_config(
+    {"preset": "efficient-large", "num_seeds": 2, "num_ablation_seeds": 1, "num_trials": 2, "num_pretrain_seeds": 2}
+)
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 
 
@@ -132,19 +136,19 @@ def records_of(config: StudyConfig, score: float = 0.8) -> tuple[list[RunRecord]
     return trained, tuned
 
 
-def test_outcomes_hold_every_seed_and_task() -> None:
-    outcomes = find_outcomes(FEW, None, *records_of(FEW))
-    assert len(outcomes) == 36
-    for outcome in outcomes:
-        assert outcome.is_finished and list(outcome.pretraining) == [0, 1]
-        names = set(outcome.run.artefacts)
+def test_results_hold_every_seed_and_task() -> None:
+    results = find(FEW, None, sum(records_of(FEW), []))
+    assert len(results) == 36
+    for result in results:
+        assert result.is_finished and list(result.pretraining) == [0, 1]
+        names = set(result.run.exhibits)
         for seed in (0, 1):
             if "Table 3" in names:
-                assert set(outcome.comparison[seed].records) == set(TASKS)
-                assert outcome.comparison[seed].average == pytest.approx(0.8)
+                assert set(result.comparison[seed].records) == set(TASKS)
+                assert result.comparison[seed].average == pytest.approx(0.8)
             if names & {"Figure 3", "Figure 5", "Table 2a", "Table 2b", "Table 2c"}:
-                assert [task.name for task in outcome.ablation[seed].tasks] == ["qqp", "mnli", "qnli"]
-                assert outcome.ablation[seed].average == pytest.approx(0.8)
+                assert [task.name for task in result.ablation[seed].tasks] == ["qqp", "mnli", "qnli"]
+                assert result.ablation[seed].average == pytest.approx(0.8)
 
 
 def test_an_unfinished_grid_is_not_run() -> None:
@@ -152,9 +156,9 @@ def test_an_unfinished_grid_is_not_run() -> None:
     (default,) = (r for r in trained if r.parameters["architecture"] == "cross" and is_default(r) and seed_of(r) == 1)
     lost = [r for r in tuned if not (r.data["checkpoint"].endswith(f"{default.run_id}/encoder") and is_first_cola(r))]
     assert len(lost) == len(tuned) - 1
-    outcome = next(o for o in find_outcomes(FEW, ["Table 3"], trained, lost) if default in o.pretraining.values())
-    assert "cola" not in outcome.comparison[1].records and outcome.comparison[1].average is None
-    assert outcome.comparison[0].average == pytest.approx(0.8) and not outcome.is_finished
+    result = next(o for o in find(FEW, ["Table 3"], [*trained, *lost]) if default in o.pretraining.values())
+    assert "cola" not in result.comparison[1].records and result.comparison[1].average is None
+    assert result.comparison[0].average == pytest.approx(0.8) and not result.is_finished
 
 
 def is_default(record: RunRecord) -> bool:
@@ -180,39 +184,39 @@ def test_records_of_other_text_or_length_are_strangers() -> None:
     trained, tuned = records_of(FEW)
     for name, value in (("corpus", "/data/other"), ("max_steps", 1000), ("learning_rate", 1e-3)):
         others = [dataclasses.replace(r, parameters={**r.parameters, name: value}) for r in trained]
-        assert not any(o.pretraining for o in find_outcomes(FEW, None, others, tuned)), name
+        assert not any(o.pretraining for o in find(FEW, None, [*others, *tuned])), name
     for name, value in (("glue", "/data/glue"), ("max_length", 64), ("max_train_examples", 10)):
         others = [dataclasses.replace(r, parameters={**r.parameters, name: value}) for r in tuned]
-        found = find_outcomes(FEW, None, trained, others)
+        found = find(FEW, None, [*trained, *others])
         assert not any(o.comparison or o.ablation for o in found), name
 
 
 def test_mnli_is_weighted_in_ablations_and_averaged_in_table_3() -> None:
     """Section 3.1: ablations weigh both sets by their sizes; and of QQP they report the accuracy alone."""
-    (run,) = [r for r in study_runs(FEW) if r.model == "3ML_self-40%" and "Table 3" in r.artefacts]
+    (run,) = [r for r in study_runs(FEW) if r.model == "3ML_self-40%" and "Table 3" in r.exhibits]
     trained = pretrained(run, 0)
     scores = {**dict.fromkeys(TASKS, 0.5), "mnli": {"matched_accuracy": 0.8, "mismatched_accuracy": 0.9}}
     scores["qqp"] = {"f1": 0.6, "accuracy": 0.7}
     tuned = finetuned(run, trained, FEW, scores)
-    outcome = next(o for o in find_outcomes(FEW, ["Figure 5", "Table 3"], [trained], tuned) if o.pretraining)
-    mnli, qqp = (next(t for t in outcome.ablation[0].tasks if t.name == name) for name in ("mnli", "qqp"))
-    assert outcome.ablation[0].score(mnli) == pytest.approx((0.8 * 9815 + 0.9 * 9832) / (9815 + 9832))
-    assert outcome.comparison[0].score(mnli) == pytest.approx(0.85)
-    assert outcome.ablation[0].score(qqp) == 0.7 and outcome.comparison[0].score(qqp) == pytest.approx(0.65)
+    result = next(o for o in find(FEW, ["Figure 5", "Table 3"], [trained, *tuned]) if o.pretraining)
+    mnli, qqp = (next(t for t in result.ablation[0].tasks if t.name == name) for name in ("mnli", "qqp"))
+    assert result.ablation[0].score(mnli) == pytest.approx((0.8 * 9815 + 0.9 * 9832) / (9815 + 9832))
+    assert result.comparison[0].score(mnli) == pytest.approx(0.85)
+    assert result.ablation[0].score(qqp) == 0.7 and result.comparison[0].score(qqp) == pytest.approx(0.65)
 
 
 def test_own_perplexity_weighs_the_kinds_in_nats() -> None:
     run = next(r for r in study_runs(FEW, ["Table 2c"]) if r.config.mask_split == "80-0-20")
     kinds = {"eval_perplexity_masked": 15.1, "eval_perplexity_replaced": 999.0, "eval_perplexity_unchanged": 1.1}
-    (outcome,) = [o for o in find_outcomes(FEW, ["Table 2c"], [pretrained(run, 0, **kinds)], []) if o.pretraining]
-    assert outcome.own_perplexity == {0: pytest.approx(15.1**0.8 * 1.1**0.2)}
+    (result,) = [o for o in find(FEW, ["Table 2c"], [pretrained(run, 0, **kinds)]) if o.pretraining]
+    assert result.own_perplexity == {0: pytest.approx(15.1**0.8 * 1.1**0.2)}
 
 
-def test_a_failed_pretraining_is_an_outcome_without_numbers() -> None:
+def test_a_failed_pretraining_is_an_result_without_numbers() -> None:
     run = study_runs(FEW, ["Table 1"])[0]
     failed = dataclasses.replace(pretrained(run, 0), failure="it diverged", metrics={})
-    outcome = find_outcomes(FEW, ["Table 1"], [failed], [])[0]
-    assert outcome.pretraining and not outcome.ended and outcome.metric("eval_loss") == {} and not outcome.on_plateau
+    result = find(FEW, ["Table 1"], [failed])[0]
+    assert result.pretraining and not result.ended and result.metric("eval_loss") == {} and not result.on_plateau
 
 
 def test_a_random_baseline_is_not_the_encoder() -> None:
@@ -224,7 +228,7 @@ def test_a_random_baseline_is_not_the_encoder() -> None:
         )
         for r in tuned
     ]
-    assert find_outcomes(FEW, None, trained, [*tuned, *others]) == find_outcomes(FEW, None, trained, tuned)
+    assert find(FEW, None, [*trained, *tuned, *others]) == find(FEW, None, [*trained, *tuned])
 
 
 def test_rte_from_another_mnli_model_is_another_run() -> None:
@@ -235,7 +239,7 @@ def test_rte_from_another_mnli_model_is_another_run() -> None:
         if r.identity["task"] == "rte"
     ]
     assert strangers
-    assert find_outcomes(FEW, None, trained, [*tuned, *strangers]) == find_outcomes(FEW, None, trained, tuned)
+    assert find(FEW, None, [*trained, *tuned, *strangers]) == find(FEW, None, [*trained, *tuned])
 
 
 # -- sizes and seeds --------------------------------------------------------------------------------------------
@@ -245,7 +249,7 @@ def test_a_ladder_of_sizes() -> None:
     """Table 3's models at each size: heads as wide, the decoder in proportion, the preset's own size among them."""
     config = make_config({"preset": "tiny", "study_sizes": "2x32, 4x48", "equal_budget": True})
     runs = study_runs(config, ["Table 3", "Scaling"])
-    ladder = [run for run in runs if "Scaling" in run.artefacts]
+    ladder = [run for run in runs if "Scaling" in run.exhibits]
     assert [(run.config.architecture, run.config.mask_rate) for run in ladder] == list(STUDY_MODELS) * 3
     sizes = [(run.config.num_hidden_layers, run.config.hidden_size, run.config.decoder_hidden_size) for run in ladder]
     assert sizes == [(4, 64, 64)] * 5 + [(2, 32, 32)] * 5 + [(4, 48, 48)] * 5
@@ -253,9 +257,11 @@ def test_a_ladder_of_sizes() -> None:
         c = run.config
         assert c.hidden_size // c.num_attention_heads == c.decoder_hidden_size // c.decoder_num_attention_heads == 16
         assert c.intermediate_size == 4 * c.hidden_size and c.max_steps == config.max_steps
-    assert [run.artefacts for run in runs if run.config.max_steps != config.max_steps] == [("Table 3",)] * 3
+    assert [run.exhibits for run in runs if run.config.max_steps != config.max_steps] == [("Table 3",)] * 3
     assert study_runs(config.replace(study_sizes=None), ["Scaling"]) == []
-    assert all(planned_tasks(each) == planned_tasks(config) for run in ladder for each in finetune_configs(run, config))
+    assert all(
+        planned_tasks(each) == planned_tasks(config) for run in ladder for each in run.finetunings(config).values()
+    )
 
 
 @pytest.mark.parametrize("sizes", ["2", "2x32,", "2x32,2x32", "0x32", "2x32x4", "x", "2 x 32"])
@@ -271,10 +277,10 @@ def test_a_size_that_no_heads_fill() -> None:
 
 def test_seeds_of_ablations() -> None:
     """What only an ablation needs has its own number of seeds; what Table 3 or Table 1 needs has theirs."""
-    config = LARGE.replace(pretrain_seeds=3, ablation_pretrain_seeds=2)
+    config = LARGE.replace(num_pretrain_seeds=3, num_ablation_pretrain_seeds=2)
     for run in study_runs(config):
-        alone = not {"Table 1", "Table 3", "Figure 4"} & set(run.artefacts)
+        alone = not {"Table 1", "Table 3", "Figure 4"} & set(run.exhibits)
         assert list(run.seeds) == [0, 1] if alone else [0, 1, 2]
-    assert {len(run.seeds) for run in study_runs(LARGE.replace(pretrain_seeds=3))} == {3}
+    assert {len(run.seeds) for run in study_runs(LARGE.replace(num_pretrain_seeds=3))} == {3}
     plan = study_plan(config)
     assert plan.rows[-1][0].endswith("2 to 3 seeds each")

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from threeml_core.config import ARCHITECTURES, make_config
+from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import StudyError
 from threeml_core.foundation.log import no_line
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.training.checkpoint import SavedStates, load_training_state
 from threeml_core.training.trainer import Trainer
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from threeml_core.config import ARCHITECTURES, make_config
+from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.training.trainer import Trainer
 
 CPU = torch.device("cpu")

@@ -1,8 +1,8 @@
 """Clustering of states, measured: against scikit-learn by the book, and memory and time as the states grow.
 
-    python scripts/clustering_benchmark.py speed --states 100000 --width 256 --clusters 1000
-    python scripts/clustering_benchmark.py growth --states 1000000 --width 1024 --clusters 1000
-    python scripts/clustering_benchmark.py gpu --states 5000000 --width 1024 --clusters 10000
+    python tests/measurements/clustering_benchmark.py speed --states 100000 --width 256 --clusters 1000
+    python tests/measurements/clustering_benchmark.py growth --states 1000000 --width 1024 --clusters 1000
+    python tests/measurements/clustering_benchmark.py gpu --states 5000000 --width 1024 --clusters 10000
 
 `speed` takes turns between `cluster` and scikit-learn's MiniBatchKMeans with its defaults (k-means++) on the same
 states (in float16, as they are stored, and in float32), and compares the mutual information found. `growth` collects
@@ -80,15 +80,15 @@ def speed(options: argparse.Namespace) -> None:
     tokens = zipf(options.states, 0)
     states = States(options.width).of(torch.from_numpy(tokens)).half().numpy()
     single = states.astype(np.float32)
-    arms = {
+    variants = {
         "this package": lambda seed: cluster_array(states, options, seed),
         "by the book, float32": lambda seed: MiniBatchKMeans(options.clusters, random_state=seed).fit(single).labels_,
         "by the book, as stored": lambda seed: MiniBatchKMeans(options.clusters, random_state=seed).fit(states).labels_,
     }
-    seconds: dict[str, list[float]] = {name: [] for name in arms}
-    values: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    values: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     for seed in range(options.seeds):
-        for name, work in arms.items():
+        for name, work in variants.items():
             started = time.perf_counter()
             labels = work(seed)
             seconds[name].append(time.perf_counter() - started)
@@ -96,13 +96,13 @@ def speed(options: argparse.Namespace) -> None:
                 (JointCounts(labels, tokens).plug_in_information(), corrected_information(labels, tokens)[0])
             )
             print(f"seed {seed}, {name}: {seconds[name][-1]:.2f} s, {values[name][-1][1]:.4f} nats", flush=True)
-    for name in arms:
+    for name in variants:
         plug_in, corrected = np.array(values[name]).T
         print(
             f"{name}: {np.median(seconds[name]):.2f} s; plug-in {plug_in.mean():.4f} (spread {np.ptp(plug_in):.4f}), "
             f"corrected {corrected.mean():.4f} (spread {np.ptp(corrected):.4f}) nats"
         )
-    for name in list(arms)[1:]:
+    for name in list(variants)[1:]:
         ratios = np.array(seconds[name]) / np.array(seconds["this package"])
         print(f"{name} against this package: {np.median(ratios):.1f}, from {ratios.min():.1f} to {ratios.max():.1f}")
 
@@ -110,7 +110,7 @@ def speed(options: argparse.Namespace) -> None:
 def cluster_array(states: np.ndarray, options: argparse.Namespace, seed: int) -> np.ndarray:
     """With the parameters' defaults."""
     config = make_config({})
-    return cluster(states, options.clusters, seed, config.kmeans_passes, config.kmeans_batch_size)
+    return cluster(states, options.clusters, seed, config.num_kmeans_passes, config.kmeans_batch_size)
 
 
 def growth(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The arms of the comparison: Hugging Face as shipped, its bare loop, and this package's three models.
+"""The variants of the comparison: Hugging Face as shipped, its bare loop, and this package's three models.
 
 All train on the same blocks with the same optimizer and dropout, in the same precision; a step is one update.
 """
@@ -15,16 +15,17 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling
 
 from threeml_core import flops
-from threeml_core.config import BENCHMARK_ARMS, MODEL_NAMES, StudyConfig, parse_grid, parse_names
+from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
-from threeml_core.models import build_model
+from threeml_core.models.build import build_model
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.training.batches import Batches
 from threeml_core.training.optim import make_optimizer
 from threeml_core.training.trainer import Trainer, precision_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Arm:
+class Variant:
     """What is compared.
 
     Attributes:
@@ -52,28 +53,28 @@ class Arm:
         return flops.training_flops(forward, c.batch_size, 1, "exact")
 
 
-def arms_of(config: StudyConfig) -> list[Arm]:
-    """The arms that the parameters ask for, vanilla at 15% among them.
+def variants_of(config: StudyConfig) -> list[Variant]:
+    """The variants that the parameters ask for, vanilla at 15% among them.
 
     Hugging Face's two have the first of `benchmark_rates`; their cost does not depend on it.
     """
-    wanted = parse_names("benchmark_arms", config.benchmark_arms, BENCHMARK_ARMS)
-    rates = parse_grid("benchmark_rates", config.benchmark_rates)
+    wanted = config.listed("benchmark_variants")
+    rates = config.listed("benchmark_rates")
 
-    def ours(architecture: str, rate: float) -> Arm:
+    def ours(architecture: str, rate: float) -> Variant:
         name = f"{architecture}-{rate * 100:g}"
         changed = config.replace(architecture=architecture, mask_rate=rate)
-        return Arm(name, f"{MODEL_NAMES[architecture]}-{rate:.0%}", "ours", changed)
+        return Variant(name, f"{ARCHITECTURES[architecture].label}-{rate:.0%}", "ours", changed)
 
     vanilla = config.replace(architecture="vanilla", mask_rate=rates[0])
-    arms = [Arm("hf", f"Hugging Face, run_mlm, {rates[0]:.0%}", "hf", vanilla)] if "hf" in wanted else []
+    variants = [Variant("hf", f"Hugging Face, run_mlm, {rates[0]:.0%}", "hf", vanilla)] if "hf" in wanted else []
     if "hf_bare" in wanted:
-        arms.append(Arm("hf_bare", f"Hugging Face, bare loop, {rates[0]:.0%}", "hf_bare", vanilla))
-    arms.append(ours("vanilla", 0.15))
-    arms += [
+        variants.append(Variant("hf_bare", f"Hugging Face, bare loop, {rates[0]:.0%}", "hf_bare", vanilla))
+    variants.append(ours("vanilla", 0.15))
+    variants += [
         ours(a, r) for a in ("vanilla", "self", "cross") if a in wanted for r in rates if (a, r) != ("vanilla", 0.15)
     ]
-    return arms
+    return variants
 
 
 def with_vocabulary(data: PreparedData, config: StudyConfig) -> PreparedData:
@@ -86,10 +87,10 @@ def with_vocabulary(data: PreparedData, config: StudyConfig) -> PreparedData:
 
 
 class OursRunner:
-    """An arm of this package: `Trainer` itself."""
+    """A variant of this package: `Trainer` itself."""
 
-    def __init__(self, arm: Arm, data: PreparedData, device: torch.device) -> None:
-        self.trainer = Trainer(arm.config, data, device)
+    def __init__(self, variant: Variant, data: PreparedData, device: torch.device) -> None:
+        self.trainer = Trainer(variant.config, data, device)
         self.model = self.trainer.model
 
     def batch(self) -> Any:
@@ -109,15 +110,15 @@ class HuggingFaceRunner:
     compiled where our models are.
     """
 
-    def __init__(self, arm: Arm, data: PreparedData, device: torch.device) -> None:
-        self.arm, self.data, self.device, config = arm, data, device, arm.config
+    def __init__(self, variant: Variant, data: PreparedData, device: torch.device) -> None:
+        self.variant, self.data, self.device, config = variant, data, device, variant.config
         torch.manual_seed(config.seed)
         encoder = build_model(config, data.vocab_size, **data.token_ids).config.encoder
         self.model = AutoModelForMaskedLM.from_config(encoder).to(device).train()
         self.optimizer = make_optimizer(self.model, config)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1.0)
         self.bf16, compiled = precision_of(config, device)
-        self._bare = arm.kind == "hf_bare"
+        self._bare = variant.kind == "hf_bare"
         self._forward: Any = torch.compile(self.model, dynamic=False) if compiled and self._bare else self.model
         self._batches = Batches(config, data, device)
         self._step = 0
@@ -139,7 +140,7 @@ class HuggingFaceRunner:
                     "special_tokens_mask": mask.tolist(),
                 }
 
-        config = self.arm.config
+        config = self.variant.config
         collate = DataCollatorForLanguageModeling(self.data.tokenizer(), mlm_probability=config.mask_rate)
         loader = torch.utils.data.DataLoader(
             Blocks(),
@@ -155,12 +156,12 @@ class HuggingFaceRunner:
     def batch(self) -> list[dict[str, Tensor]]:
         """The micro-batches of the next update, on the device."""
         self._step += 1
-        micro = self.arm.config.micro_batch_size
+        micro = self.variant.config.micro_batch_size
         assert micro is not None
         if self._loader is None:
             corrupted = self._batches[self._step - 1].split(micro)
             return [{"input_ids": part.input_ids, "labels": part.labels} for part in corrupted]
-        loaded = [next(self._loader) for _ in range(self.arm.config.batch_size // micro)]
+        loaded = [next(self._loader) for _ in range(self.variant.config.batch_size // micro)]
         return [{name: x.to(self.device, non_blocking=True) for name, x in part.items()} for part in loaded]
 
     def step(self, batch: list[dict[str, Tensor]]) -> Tensor:
@@ -183,9 +184,9 @@ class HuggingFaceRunner:
 Runner = OursRunner | HuggingFaceRunner
 
 
-def make_runner(arm: Arm, data: PreparedData, device: torch.device) -> Runner:
+def make_runner(variant: Variant, data: PreparedData, device: torch.device) -> Runner:
     """A fresh model, ready for its first step."""
-    return OursRunner(arm, data, device) if arm.kind == "ours" else HuggingFaceRunner(arm, data, device)
+    return OursRunner(variant, data, device) if variant.kind == "ours" else HuggingFaceRunner(variant, data, device)
 
 
 def wait_for(device: torch.device) -> None:

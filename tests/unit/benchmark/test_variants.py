@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from threeml_core.benchmark.arms import arms_of, make_runner, with_vocabulary
+from threeml_core.benchmark.variants import make_runner, variants_of, with_vocabulary
 from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import ParameterError
@@ -26,15 +26,15 @@ def settings(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
         "num_hidden_layers": 2,
         "decoder_hidden_size": 16,
         "batch_size": 4,
-        "benchmark_arms": "hf,self",
+        "benchmark_variants": "hf,self",
         "benchmark_rates": "0.5",
-        "benchmark_rounds": 6,
+        "num_benchmark_rounds": 6,
         "benchmark_parts": "speed,breakdown,scaling",
     }
 
 
 def test_arms() -> None:
-    names = [arm.name for arm in arms_of(make_config({}))]
+    names = [variant.name for variant in variants_of(make_config({}))]
     assert names == [
         "hf",
         "hf_bare",
@@ -46,9 +46,9 @@ def test_arms() -> None:
         "cross-40",
         "cross-50",
     ]
-    some = arms_of(make_config({"benchmark_arms": "self", "benchmark_rates": "0.15,0.5"}))
-    assert [arm.name for arm in some] == ["vanilla-15", "self-15", "self-50"]
-    for wrong in ({"benchmark_arms": "bert"}, {"benchmark_parts": "speed,speed"}, {"benchmark_rates": "x"}):
+    some = variants_of(make_config({"benchmark_variants": "self", "benchmark_rates": "0.15,0.5"}))
+    assert [variant.name for variant in some] == ["vanilla-15", "self-15", "self-50"]
+    for wrong in ({"benchmark_variants": "bert"}, {"benchmark_parts": "speed,speed"}, {"benchmark_rates": "x"}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             make_config(wrong)
 
@@ -60,18 +60,18 @@ def test_flops_of_an_arm_are_what_its_step_executes(kind: str, corpus_file: Path
     The backward pass is twice the forward, but that nothing is propagated to the token ids; and our loss on a CPU
     makes its gradients in the forward pass. A CPU leaves out the logits of slots that hold no token.
     """
-    given = {**settings(corpus_file, runs_dir), "benchmark_arms": "all", "benchmark_rates": "0.4,0.5"}
+    given = {**settings(corpus_file, runs_dir), "benchmark_variants": "all", "benchmark_rates": "0.4,0.5"}
     given |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     config = make_config(given)
     data = with_vocabulary(prepare_data(config), config)
-    arm = next(arm for arm in arms_of(config) if arm.name == kind)
-    runner = make_runner(arm, data, CPU)
+    variant = next(variant for variant in variants_of(config) if variant.name == kind)
+    runner = make_runner(variant, data, CPU)
     batch = runner.batch()
     with FlopCounterMode(display=False) as counter:
         runner.step(batch)
     unused = int((batch.kinds == 0).sum()) if isinstance(batch, CorruptedBatch) else 0
     left_out = 6 * unused * config.hidden_size * data.vocab_size
-    assert counter.get_total_flops() == pytest.approx(arm.step_flops(data.vocab_size) - left_out, rel=1e-9)
+    assert counter.get_total_flops() == pytest.approx(variant.step_flops(data.vocab_size) - left_out, rel=1e-9)
 
 
 def test_a_vocabulary_larger_than_the_tokenizers(corpus_file: Path, runs_dir: Path) -> None:
@@ -84,9 +84,9 @@ def test_a_vocabulary_larger_than_the_tokenizers(corpus_file: Path, runs_dir: Pa
 def test_both_ways_see_the_same_share_of_corrupted_tokens(corpus_file: Path, runs_dir: Path) -> None:
     config = make_config({**settings(corpus_file, runs_dir), "batch_size": 32})
     data = with_vocabulary(prepare_data(config), config)
-    arms = {arm.name: arm for arm in arms_of(config)}
-    theirs = make_runner(arms["hf"], data, CPU).batch()
-    ours = make_runner(arms["self-50"], data, CPU).batch()
+    variants = {variant.name: variant for variant in variants_of(config)}
+    theirs = make_runner(variants["hf"], data, CPU).batch()
+    ours = make_runner(variants["self-50"], data, CPU).batch()
     assert theirs[0]["input_ids"].shape == ours.input_ids.shape
     assert theirs[0]["attention_mask"].all()
     share = (theirs[0]["labels"] != -100).float().mean().item()

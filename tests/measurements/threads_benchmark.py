@@ -1,6 +1,6 @@
 """How two threads of torch train beside another busy process, by how long they spin; every setting in turns.
 
-    python scripts/threads_benchmark.py [ROUNDS] [SECONDS]
+    python tests/measurements/threads_benchmark.py [ROUNDS] [SECONDS]
 
 Prints tokens/s of the tiny 3ML_self, idle and beside one busy process, for libgomp's own number of spins, for some
 others, and for one thread. On a machine that does nothing else. Leaves nothing behind.

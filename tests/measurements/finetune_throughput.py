@@ -1,6 +1,6 @@
 """Length-bucketed batches against fixed padding (the run_glue recipe), on the same model, task and seeds, in turns.
 
-    python scripts/finetune_throughput.py ROUNDS -p checkpoint FOLDER -p glue FOLDER -p tasks sst2
+    python tests/measurements/finetune_throughput.py ROUNDS -p checkpoint FOLDER -p glue FOLDER -p tasks sst2
 
 Prints sequences/s of both, the paired ratio with a 95% bootstrap interval, and the scores. Leaves nothing behind.
 """
@@ -21,13 +21,13 @@ from threeml_core.glue.protocol import planned_tasks, runs_of
 
 
 def rounds_of(config: StudyConfig, checkpoint: str, rounds: int) -> np.ndarray:
-    """(rounds, 2, 2): for each round and arm (bucketed, fixed), sequences/s and score."""
+    """(rounds, 2, 2): for each round and variant (bucketed, fixed), sequences/s and score."""
     encoder, data = open_encoder(checkpoint), load_tasks(config)
-    arms = [make_setting(config.replace(pad_to_max_length=fixed), encoder, data) for fixed in (False, True)]
+    variants = [make_setting(config.replace(pad_to_max_length=fixed), encoder, data) for fixed in (False, True)]
     (task,) = planned_tasks(config)
     measured = []
-    for run in runs_of(task, config.replace(seeds=rounds + 1, trials=1)):
-        records = [finetune(arm, run, (), False) for arm in arms]
+    for run in runs_of(task, config.replace(num_seeds=rounds + 1, num_trials=1)):
+        records = [finetune(variant, run, (), False) for variant in variants]
         measured.append([[r.timing["sequences_per_second"], r.metrics["score"]] for r in records])
         print(f"seed {run.seed}: " + ", ".join(f"{speed:.0f}/s score {score:.3f}" for speed, score in measured[-1]))
     return np.array(measured[1:])  # the first round warms up
@@ -44,9 +44,9 @@ def main() -> None:
     ratios = measured[:, 0, 0] / measured[:, 1, 0]
     draws = np.random.default_rng(0).integers(0, rounds, (2000, rounds))
     low, high = interval(np.median(ratios[draws], axis=1))
-    for arm, name in enumerate(("bucketed", "fixed padding")):
-        speed, score = np.median(measured[:, arm], axis=0)
-        spread = f"{measured[:, arm, 1].min():.3f} to {measured[:, arm, 1].max():.3f}"
+    for variant, name in enumerate(("bucketed", "fixed padding")):
+        speed, score = np.median(measured[:, variant], axis=0)
+        spread = f"{measured[:, variant, 1].min():.3f} to {measured[:, variant, 1].max():.3f}"
         print(f"{name}: {speed:.0f} sequences/s, score {score:.3f} ({spread})")
     print(f"ratio: {np.median(ratios):.2f} [{low:.2f}, {high:.2f}] over {rounds} rounds")
 

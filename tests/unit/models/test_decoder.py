@@ -1,0 +1,88 @@
+"""The decoder layer is torch's, whose weights it takes: everywhere, at some positions, with padding, with dropout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.unit.models.test_models import N, make
+from threeml_core.models.decoder import DecoderLayer
+from threeml_core.models.gather import place, take
+
+N_EN = 11
+
+
+def pair(architecture: str, layer_norm: str) -> tuple[nn.Module, DecoderLayer]:
+    """torch's layer and ours with its weights, fp64, in training mode without dropout."""
+    _, model = make(architecture, layer_norm)
+    stock_class = nn.TransformerEncoderLayer if architecture == "self" else nn.TransformerDecoderLayer
+    torch.manual_seed(1)
+    stock = stock_class(
+        16, 2, 64, 0.0, "gelu", layer_norm_eps=1e-5, batch_first=True, norm_first=layer_norm == "pre"
+    ).double()
+    for parameter in stock.parameters():  # biases are zero at first
+        nn.init.normal_(parameter, std=0.3)
+    ours = DecoderLayer(model.config, architecture == "cross").double()
+    assert model.config.decoder_num_attention_heads == 2
+    ours.load_state_dict(stock.state_dict())
+    return stock, ours
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(2)
+    hidden, memory = torch.randn(3, N, 16).double(), torch.randn(3, N_EN, 16).double()
+    return hidden.requires_grad_(), memory.requires_grad_()
+
+
+def assert_same(stock: nn.Module, ours: nn.Module, expected: Tensor, found: Tensor, *given: Tensor) -> None:
+    """Output, and the gradients of an uneven sum of it by every parameter and by what was given."""
+    assert (expected - found).abs().max() < 1e-12
+    weights = torch.linspace(-1, 1, found.numel()).view_as(found).double()
+    by_stock = torch.autograd.grad((expected * weights).sum(), [*given, *stock.parameters()])
+    names = [name for name, _ in stock.named_parameters()]
+    by_ours = torch.autograd.grad((found * weights).sum(), [*given, *(ours.get_parameter(name) for name in names)])
+    for a, b in zip(by_stock, by_ours, strict=True):
+        assert torch.allclose(a, b, atol=1e-10)
+
+
+@pytest.mark.parametrize("layer_norm", ["pre", "post"])
+def test_self_attention_layer_is_torchs(layer_norm: str) -> None:
+    stock, ours = pair("self", layer_norm)
+    hidden, _ = inputs()
+    assert_same(stock, ours, stock(hidden), ours(hidden), hidden)
+    at = torch.stack([torch.randperm(N)[:7] for _ in range(3)])
+    assert_same(stock, ours, take(stock(hidden), at), ours(hidden, at=at), hidden)
+
+
+@pytest.mark.parametrize("layer_norm", ["pre", "post"])
+def test_cross_attention_layer_is_torchs(layer_norm: str) -> None:
+    stock, ours = pair("cross", layer_norm)
+    hidden, memory = inputs()
+    assert_same(stock, ours, stock(hidden, memory), ours(hidden, memory), hidden, memory)
+    at = torch.stack([torch.randperm(N)[:7] for _ in range(3)])
+    assert_same(stock, ours, take(stock(hidden, memory), at), ours(hidden, memory, at), hidden, memory)
+
+
+@pytest.mark.parametrize("layer_norm", ["pre", "post"])
+def test_padding_is_torchs(layer_norm: str) -> None:
+    hidden, memory = inputs()
+    visible, visible_memory = torch.ones(3, N, dtype=torch.bool), torch.ones(3, N_EN, dtype=torch.bool)
+    visible[0, 20:], visible[1, :5], visible_memory[2, 4:] = False, False, False
+    stock, ours = pair("self", layer_norm)
+    assert_same(stock, ours, stock(hidden, src_key_padding_mask=~visible), ours(hidden, visible=visible), hidden)
+    stock, ours = pair("cross", layer_norm)
+    expected = stock(hidden, memory, tgt_key_padding_mask=~visible, memory_key_padding_mask=~visible_memory)
+    found = ours(hidden, memory, visible=visible, visible_memory=visible_memory)
+    assert_same(stock, ours, expected, found, hidden, memory)
+
+
+def test_what_is_placed_can_be_taken() -> None:
+    hidden, filler = torch.randn(3, 5, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    idx = torch.stack([torch.randperm(9)[:5] for _ in range(3)])
+    placed = place(hidden, idx, 9, filler)
+    assert torch.equal(take(placed, idx), hidden)
+    others = torch.ones(3, 9, dtype=torch.bool).scatter(1, idx, False)
+    assert torch.equal(placed[others], filler.expand(12, 4))
+    placed.sum().backward()
+    assert torch.equal(hidden.grad, torch.ones_like(hidden)) and torch.equal(filler.grad, torch.full((4,), 12.0))

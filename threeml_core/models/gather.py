@@ -1,0 +1,23 @@
+"""Hidden states at some positions of their sequences: taken out, and put back in place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def take(hidden: Tensor, idx: Tensor) -> Tensor:
+    """(batch, n, d) at positions (batch, k) -> (batch, k, d); whole rows are copied, there and back."""
+    return hidden.flatten(0, 1).index_select(0, _rows(idx, hidden.shape[1])).unflatten(0, idx.shape)
+
+
+def place(hidden: Tensor, idx: Tensor, n: int, filler: Tensor) -> Tensor:
+    """(batch, k, d) at positions (batch, k) of n, and `filler` (d,) at all others -> (batch, n, d)."""
+    size = len(hidden)
+    around = filler.to(hidden.dtype).expand(size * n, -1)
+    return around.index_copy(0, _rows(idx, n), hidden.flatten(0, 1)).unflatten(0, (size, n))
+
+
+def _rows(idx: Tensor, n: int) -> Tensor:
+    """Positions (batch, k) in sequences of n -> rows (batch · k,) of all sequences, one below the other."""
+    return (idx + n * torch.arange(len(idx), device=idx.device)[:, None]).flatten()

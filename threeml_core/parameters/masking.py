@@ -1,0 +1,160 @@
+"""Parameters of the corruption, and the arithmetic of rate and split that the cost model and the corruption share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from threeml_core.parameters.parameter import Allowed, in_range, numbers, one_of, parameter
+
+KINDS = ("masked", "replaced", "unchanged")
+"""What can happen to a corrupted token; the order of a split and of every count."""
+
+
+def _read_split(text: str) -> tuple[Fraction, ...]:
+    parts = text.split("-")
+    if len(parts) != 3 or not math.isclose(sum(map(float, parts)), 100.0) or min(map(float, parts)) < 0:
+        raise ValueError(text)
+    shares = [Fraction(part.strip()) for part in parts]
+    return tuple(share / sum(shares) for share in shares)
+
+
+MASK_SPLIT = Allowed(
+    "masked-replaced-unchanged percentages that sum to 100, such as '80-10-10' or '100-0-0'", _read_split
+)
+MASK_RATE = in_range("a fraction above 0 and below 1, such as 0.4 (40% of the tokens)", lambda value: 0 < value < 1)
+MASK_RATES = numbers(float, "mask rates such as '0.15,0.4'")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskingParameters:
+    """Masking."""
+
+    STAGES = "pretrain plan"
+
+    mask_rate: float = parameter(0.4, "r: share of the tokens of a sequence that is corrupted", MASK_RATE)
+    mask_split: str = parameter("80-10-10", "percent of corrupted tokens masked-replaced-unchanged", MASK_SPLIT)
+    mask_counts: str = parameter(
+        "exact", "the same counts in every sequence, or fairseq's draw", one_of(("exact", "probabilistic"))
+    )
+    mask_special_tokens: bool = parameter(False, "may special tokens be corrupted, as in fairseq")
+
+
+def parse_mask_split(mask_split: str) -> tuple[float, float, float]:
+    """`"80-10-10"` -> (0.8, 0.1, 0.1): shares of corrupted tokens masked, replaced and unchanged.
+
+    Raises:
+        ParameterError: not three numbers, one is negative, or they do not sum to 100.
+    """
+    masked, replaced, unchanged = map(float, _exact_shares(mask_split))
+    return masked, replaced, unchanged
+
+
+def _exact_shares(mask_split: str) -> tuple[Fraction, ...]:
+    return MASK_SPLIT.parse("mask_split", mask_split)
+
+
+@dataclasses.dataclass(frozen=True)
+class CorruptionCounts:
+    """What happens to the tokens of a sequence: whole [MASK]s, and the mean number of replaced and unchanged tokens.
+
+    Every sequence holds as many [MASK]s, so that the encoder sees the same number of tokens of each. Replaced
+    and unchanged tokens are spread over sequences: in the mean they have exactly the share that the split asks for.
+    """
+
+    masked: int
+    replaced: Fraction
+    unchanged: Fraction
+
+    @property
+    def visible(self) -> Fraction:
+        """Replaced and unchanged tokens of a sequence, in the mean."""
+        return self.replaced + self.unchanged
+
+    @property
+    def visible_slots(self) -> int:
+        """The most that a sequence has; where a sequence has one less, its last slot is computed and not used."""
+        return math.ceil(self.visible)
+
+    @property
+    def total(self) -> Fraction:
+        """Corrupted tokens of a sequence, in the mean."""
+        return self.masked + self.visible
+
+    @property
+    def split(self) -> str:
+        """Percent masked-replaced-unchanged."""
+        parts = (self.masked, self.replaced, self.unchanged)
+        return "-".join(f"{float(100 * part / self.total):.3g}" for part in parts) if self.total else "0-0-0"
+
+    def as_text(self) -> dict[str, str]:
+        """For a record: exact numbers, such as `{"masked": "4", "replaced": "1/2", "unchanged": "1/2"}`."""
+        return {kind: str(getattr(self, kind)) for kind in KINDS}
+
+
+def corruption_counts(n: int, mask_rate: float, mask_split: str) -> CorruptionCounts:
+    """Tokens masked, replaced and unchanged in sequences of `n` tokens.
+
+    The [MASK]s are `mask_rate * n` times their share, rounded half up; the other kinds follow from them, so that the
+    split is exact and the rate is off by at most half a [MASK]. Settings that give the same counts are the same.
+    """
+    masked, replaced, unchanged = _exact_shares(mask_split)
+    if not masked:
+        return CorruptionCounts(0, Fraction(0), Fraction(0))
+    count = math.floor(Fraction(str(mask_rate)) * n * masked + Fraction(1, 2))
+    return CorruptionCounts(count, count * replaced / masked, count * unchanged / masked)
+
+
+def smallest_mask_rate(n: int, mask_split: str) -> float:
+    """The smallest rate, to three digits, at which a sequence of `n` tokens has a [MASK]."""
+    rate = Fraction(1, 2) / n / _exact_shares(mask_split)[0]
+    return math.ceil(rate * 1000) / 1000
+
+
+def largest_mask_rate(n: int, mask_split: str, candidates: int) -> float:
+    """The largest rate, to three digits, that corrupts at most `candidates` of `n` tokens; 0: none does."""
+    share = _exact_shares(mask_split)[0]
+    masked = math.floor(candidates * share)
+    while masked and masked + math.ceil(masked * (1 - share) / share) > candidates:
+        masked -= 1
+    rate = (masked + Fraction(1, 2)) / n / share if masked else Fraction(0)
+    return max(0, min(999, math.ceil(rate * 1000) - 1)) / 1000
+
+
+def corruption_of(parameters: Mapping[str, Any], evaluation: bool = False) -> dict[str, Any]:
+    """What is executed of a rate and split: equal for settings that do the same.
+
+    Args:
+        parameters: of a run, by name.
+        evaluation: the corruption of validation instead of training.
+    """
+    rate, split = (parameters[f"{'eval_' * evaluation}{name}"] for name in ("mask_rate", "mask_split"))
+    if parameters["mask_counts"] == "exact" or evaluation:
+        return dict(corruption_counts(parameters["sequence_length"], rate, split).as_text())
+    return {"mask_rate": rate, "mask_split": split}
+
+
+def executed_statement(parameters: Mapping[str, Any], executed: Mapping[str, Any], evaluation: bool = False) -> str:
+    """What a run's corruption executes, where that is not what was asked for; else "".
+
+    Args:
+        parameters: of a run, by name.
+        executed: its corruption, as in the identity of its record; see `corruption_of`.
+        evaluation: the corruption of validation instead of training.
+    """
+    if "masked" not in executed:
+        return ""
+    counts = CorruptionCounts(int(executed["masked"]), *(Fraction(executed[kind]) for kind in KINDS[1:]))
+    rate, split = (parameters[f"{'eval_' * evaluation}{name}"] for name in ("mask_rate", "mask_split"))
+    n = parameters["sequence_length"]
+    parts = (counts.masked, counts.replaced, counts.unchanged)
+    same_split = all(part == share * counts.total for part, share in zip(parts, _exact_shares(split), strict=True))
+    if same_split and counts.total / n == Fraction(str(rate)):
+        return ""
+    means = f"{counts.masked} [MASK]s, {float(counts.replaced):g} replaced, {float(counts.unchanged):g} unchanged"
+    return (
+        f"{rate:.4g} as {float(counts.total / n):.4f}{'' if same_split else f', {split} as {counts.split}'} ({means})"
+    )

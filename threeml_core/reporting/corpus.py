@@ -1,0 +1,42 @@
+"""The prepared text: how much there is, and how often its tokens occur."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from threeml_core.reporting.style import Figure, color_of, drawing
+from threeml_core.reporting.table import Table
+
+
+def corpus_table(meta: Mapping[str, Any]) -> Table:
+    """Documents, words, tokens and sequences of both sides of prepared data."""
+    rows = [
+        {
+            "Side": side,
+            **{name.capitalize(): f"{about[name]:,}" for name in ("documents", "words", "tokens")},
+            "Sequences": f"{about['blocks']:,}",
+            "Words per token": f"{about['words'] / about['tokens']:.2f}",
+        }
+        for side in ("train", "validation")
+        for about in (meta[side],)
+    ]
+    size = f"{meta['vocab_size']:,} tokens, sequences of {meta['sequence_length']}"
+    return Table(rows, f"Corpus {meta['corpus']}: {size}")
+
+
+def plot_token_frequencies(counts: Sequence[int] | np.ndarray) -> Figure:
+    """Rank against frequency of the training tokens, both logarithmic, with the unigram entropy."""
+    ordered = np.sort(np.asarray(counts)[np.asarray(counts) > 0])[::-1]
+    shares = ordered / ordered.sum()
+    perplexity = float(np.exp(-(shares * np.log(shares)).sum()))
+    with drawing() as (figure, (axis,)):
+        axis.loglog(np.arange(1, len(ordered) + 1), ordered, color=color_of("vanilla"), linewidth=2)
+        axis.set(xlabel="rank of the token", ylabel="occurrences in the training sequences")
+    return Figure(
+        figure,
+        f"Frequency of the {len(ordered)} tokens that occur, by rank, on logarithmic axes; the unigram perplexity of "
+        f"the training tokens is {perplexity:.0f}: what a model reaches that knows frequencies and nothing else.",
+    )

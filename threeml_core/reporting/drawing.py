@@ -1,0 +1,92 @@
+"""Drawing the models of a study: scores as dots with a line through their means, and values with their intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from threeml_core.reporting.style import INK, legend_below, look_of, note_not_run, show_ten_points
+from threeml_core.statistics.intervals import Interval, mean_interval, ratio_interval
+from threeml_core.study.results import Result, averages
+
+ABOVE, BELOW, LEFT, RIGHT = (0, 10), (0, -10), (-14, 0), (14, 0)
+"""Where the label of a point stands; points of type to the right and up."""
+
+
+def draw_means(
+    axis: Any, points: Sequence[tuple[float, Sequence[float]]], architecture: str, label: str | None = None
+) -> None:
+    """A line through the means, every seed as a dot; nothing but a note where nothing was run.
+
+    Args:
+        axis: a panel.
+        points: (x, values by seed).
+        architecture: whose look it has.
+        label: in the legend.
+    """
+    if not points:
+        note_not_run(axis)
+        return
+    look = look_of(architecture)
+    means = [mean_interval(values).mean for _, values in points]
+    axis.plot([x for x, _ in points], means, linewidth=2, markersize=5, label=label, **look)
+    dots = [(x, value) for x, values in points for value in values if len(values) > 1]
+    if dots:
+        axis.scatter(*zip(*dots, strict=True), s=12, alpha=0.5, color=look["color"])
+
+
+def label_rate(axis: Any, outcome: Result, x: float, y: float, side: tuple[int, int] = ABOVE) -> None:
+    """Write the mask rate beside a point."""
+    text = f"{outcome.run.config.mask_rate:.0%}"
+    centred = {"ha": "center", "va": "center"}
+    axis.annotate(text, (x, y), side, textcoords="offset points", fontsize=8, color=INK, **centred)
+
+
+def perplexities(outcome: Result) -> list[float]:
+    """Validation perplexity at masked positions, of each seed."""
+    return list(outcome.metric("eval_perplexity_masked").values())
+
+
+def scores(outcome: Result) -> list[float]:
+    """Average score over all tasks, of each seed."""
+    return list(averages(outcome.comparison).values())
+
+
+_PANELS: tuple[tuple[str, Callable[[Result], list[float]], Callable[[Sequence[float]], Interval]], ...] = (
+    ("validation perplexity, masked", perplexities, ratio_interval),
+    ("average score after fine-tuning", scores, mean_interval),
+)
+
+
+def draw_intervals(
+    axes: Sequence[Any], points: Sequence[tuple[float, Result]], side: tuple[int, int] | None = None, **look: Any
+) -> None:
+    """Perplexity and score of some models with their intervals, in a panel each.
+
+    Args:
+        axes: the two panels.
+        points: (x, model).
+        side: where the mask rates stand; None: nowhere.
+        look: matplotlib's arguments.
+    """
+    for axis, (_, values_of, interval) in zip(axes, _PANELS, strict=True):
+        shown = [(x, outcome, interval(values)) for x, outcome in points if (values := values_of(outcome))]
+        if not shown:
+            continue
+        bars = [(0.0, 0.0) if f.low is None or f.high is None else (f.mean - f.low, f.high - f.mean) for *_, f in shown]
+        heights = [*zip(*bars, strict=True)] if any(map(any, bars)) else None  # one seed has no interval
+        axis.errorbar([x for x, *_ in shown], [f.mean for *_, f in shown], yerr=heights, capsize=3, **look)
+        for x, outcome, found in shown if side else ():
+            label_rate(axis, outcome, x, found.mean, side or ABOVE)
+
+
+def finish_panels(figure: MatplotlibFigure, axes: Sequence[Any], outcomes: Iterable[Result], xlabel: str) -> None:
+    """Titles, the legend, and a note in a panel where nothing was run."""
+    for axis, (title, *_) in zip(axes, _PANELS, strict=True):
+        axis.set(xlabel=xlabel, title=title)
+        if not axis.containers:
+            note_not_run(axis)
+    show_ten_points(axes[1], [score for outcome in outcomes for score in scores(outcome)])
+    legend_below(figure, axes[0], 3)

@@ -1,0 +1,62 @@
+"""Figure 3: scores of the vanilla model against the mask rate of its pre-training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from threeml_core.config import StudyConfig
+from threeml_core.glue.tasks import select_tasks
+from threeml_core.paper import reported_values
+from threeml_core.reporting import cells
+from threeml_core.reporting.commands import commands_of
+from threeml_core.reporting.drawing import draw_means
+from threeml_core.reporting.style import GREY, Figure, drawing, show_ten_points
+from threeml_core.reporting.table import Table
+from threeml_core.study.experiment import ablation_config
+from threeml_core.study.results import Downstream, Result
+
+
+def figure_3(outcomes: Sequence[Result], config: StudyConfig) -> Figure:
+    """Score against the mask rate, task by task and on average; the paper's optima in grey."""
+    shown = cells.shown_in("Figure 3", outcomes)
+    optima = {v.metric: v.value for v in reported_values() if v.artefact == "Figure 3"}
+    panels: list[tuple[str, str, Callable[[Downstream], float | None]]] = [
+        *(
+            (task.title, f"{task.name}_best_mask_rate", lambda d, t=task: d.score(t))
+            for task in select_tasks(ablation_config(config))
+        ),
+        ("Average", "best_mask_rate", lambda d: d.average),
+    ]
+    said = []
+    with drawing(len(panels), 2.6) as (figure, axes):
+        for axis, (title, key, of) in zip(axes, panels, strict=True):
+            points = []
+            for outcome in shown:
+                values = [100 * v for study in outcome.ablation.values() if (v := of(study)) is not None]
+                if values:
+                    points.append((100 * outcome.run.config.mask_rate, values))
+            draw_means(axis, points, "vanilla")
+            show_ten_points(axis, [value for _, values in points for value in values])
+            if key in optima:
+                axis.axvline(optima[key], color=GREY, linestyle="-.")
+                said.append(f"{title} {optima[key]:g}%")
+            axis.set(title=title, xlabel="mask rate (%)")
+        axes[0].set_ylabel("score")
+    ran = ", ".join(f"{o.run.config.mask_rate:.0%}: {cells.average(o.ablation)}" for o in shown)
+    return Figure(
+        figure,
+        f"Score of the vanilla model after fine-tuning against the mask rate of pre-training. Average at {ran}. Grey: "
+        f"the best rate by the paper's text ({', '.join(said)}; the paper's figure has no numbers).",
+    )
+
+
+def figure_3_values(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+    """Figure 3 in numbers: scores and perplexity at each mask rate."""
+    tasks = select_tasks(ablation_config(config))
+    shown = cells.shown_in("Figure 3", outcomes)
+    rows = []
+    for outcome in shown:
+        row = {"Mask rate": f"{outcome.run.config.mask_rate:.0%}", **cells.ablation(outcome, tasks)}
+        rows.append({**row, "Perplexity, masked": cells.perplexity(outcome)})
+    commands = commands_of(shown, config, "Figure 3")
+    return Table(rows, "Figure 3 in numbers: the vanilla model at different mask rates", commands=commands)

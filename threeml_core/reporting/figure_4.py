@@ -1,0 +1,141 @@
+"""Figure 4: mutual information between the states of [MASK]s and the tokens that stood there, layer by layer."""
+
+from __future__ import annotations
+
+import collections
+import statistics
+from collections.abc import Sequence
+
+import matplotlib.ticker
+
+from threeml_core.information.estimate import NATS_TO_BITS, LayerInformation
+from threeml_core.information.findings import first_block, first_layers
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.reporting.style import GREY, INK, Figure, drawing, legend_below, look_of, plain
+from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.runs.record import RunRecord
+from threeml_core.statistics.verdicts import Finding
+
+
+def figure_4(records: Sequence[RunRecord]) -> Figure:
+    """Information against the layers that the [MASK]s have passed; plug-in and corrected."""
+    ends, names = [], model_names(records)
+    layers_of_all = [layer for record in records for layer in layers_of(record)]
+    top = max(statistics.fmean(layer.plug_in) for layer in layers_of_all)
+    floor = statistics.fmean(statistics.fmean(layer.floor) for layer in layers_of_all)
+    ceiling = max(layer.entropy for layer in layers_of_all)
+    with drawing(2, 3.6) as (figure, axes):
+        for record in records:
+            layers = layers_of(record)
+            at = [found.layer for found in layers]
+            look = {**look_of(record.parameters["architecture"]), "markersize": 5, "linewidth": 2}
+            plug_in = [statistics.fmean(found.plug_in) for found in layers]
+            axes[0].plot(at, plug_in, label=plain(names[record.run_id]), **look)
+            values, errors = [found.value for found in layers], [2 * found.error for found in layers]
+            axes[1].errorbar(at, values, yerr=errors, capsize=2, **look)
+            if unsure := [found for found in layers if not found.has_enough_states]:
+                ring = {"marker": look["marker"], "markersize": 9, "fillstyle": "none", "linestyle": "none"}
+                axes[1].plot([f.layer for f in unsure], [f.value for f in unsure], color=GREY, **ring)
+            ends.append(f"{names[record.run_id]} {values[-1]:.2f} nats in layer {at[-1]}")
+        axes[0].axhline(floor, color=GREY, linestyle="-.", label="shuffled tokens (floor)")
+        axes[1].axhline(0, color=GREY, linestyle="-.")
+        for axis, title in zip(axes, ("plug-in, as in the paper", "bias taken out"), strict=True):
+            axis.set(xlabel="layers that the [MASK]s have passed", ylabel="nats", title=title)
+            axis.set_ylim(-0.05 * top, 1.3 * top)
+            axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+            if ceiling <= 1.2 * top:
+                axis.axhline(ceiling, color=INK, linewidth=1)
+            text = f"ceiling: {ceiling:.2f} nats{'' if ceiling <= 1.2 * top else ' ↑'}"
+            corner = {"ha": "right", "va": "top", "fontsize": 9, "color": INK}
+            axis.annotate(text, (0.98, 0.97), xycoords="axes fraction", **corner)
+        legend_below(figure, axes[0])
+    doubt = "" if all(f.has_enough_states for f in layers_of_all) else " Ringed values have too few states."
+    return Figure(
+        figure,
+        "Mutual information between the states of [MASK]s and the tokens that stood there, by the number of layers "
+        "passed: encoder layers of the vanilla model, decoder layers of 3ML. Bias taken out: "
+        f"{'; '.join(ends)}.{doubt} Shuffled tokens give {floor:.2f} by plug-in, the tokens' entropy is {ceiling:.2f}.",
+    )
+
+
+def figure_4_values(records: Sequence[RunRecord]) -> Table:
+    """Every layer of every model: the paper's estimate in nats and bits, the corrected one, floor, spread, share."""
+    rows, names = [], model_names(records)
+    for record in records:
+        start = "embedding" if _is_vanilla(record) else "decoder input"
+        for found in layers_of(record):
+            plug_in, enough = statistics.fmean(found.plug_in), found.has_enough_states
+            layer = f"{found.layer}" if found.layer else f"0 ({start})"
+            row = {"Model": names[record.run_id], "Layer": layer}
+            row |= {"Plug-in (nats)": f"{plug_in:.3f}", "Plug-in (bits)": f"{plug_in * NATS_TO_BITS:.3f}"}
+            row["Spread over seeds"] = f"{max(found.plug_in) - min(found.plug_in):.3f}"
+            row["On shuffled tokens"] = f"{statistics.fmean(found.floor):.3f}"
+            row["Corrected (nats)"] = corrected_cell(found)
+            row["Corrected (bits)"] = f"{found.value * NATS_TO_BITS:.3f}" if enough else MISSING
+            row["Error (nats)"] = f"{found.error:.3f}"
+            rows.append({**row, "Of the entropy": f"{found.value / found.entropy:.1%}" if enough else MISSING})
+    return Table(rows, "Mutual information between the states of [MASK]s and the tokens that stood there")
+
+
+def layers_of(record: RunRecord) -> list[LayerInformation]:
+    """What a run of stage `mutual_information` measured, layer by layer."""
+    return [LayerInformation(**values) for values in record.metrics["layers"]]
+
+
+def corrected_cell(found: LayerInformation) -> str:
+    """The estimate with its bias taken out, in nats, with a mark where that is impossible."""
+    return f"{found.value:.3f}" + ("" if found.has_enough_states else " (too few states)")
+
+
+def model_names(records: Sequence[RunRecord]) -> dict[str, str]:
+    """Run id -> architecture and mask rate; of several alike also the seed, or the hash if seeds are alike too."""
+    candidates = []
+    for record in records:
+        name = f"{ARCHITECTURES[record.parameters['architecture']].label}-{record.parameters['mask_rate']:.0%}"
+        seed, run = record.parameters["seed"], record.data["run"].rsplit("-", 1)[1]
+        candidates.append((name, f"{name}, seed {seed}", f"{name} {run}"))
+    count = collections.Counter(name for names in candidates for name in names[:2])
+    chosen = [next((name for name in names[:2] if count[name] == 1), names[2]) for names in candidates]
+    return {record.run_id: name for record, name in zip(records, chosen, strict=True)}
+
+
+def _is_vanilla(record: RunRecord) -> bool:
+    return record.parameters["architecture"] == "vanilla"
+
+
+def statement_table(records: Sequence[RunRecord]) -> Table:
+    """The two statements of section 4.2, judged over pre-training seeds by the rule of the paper's claims.
+
+    3ML's is what the claim C8 says.
+    """
+    findings = [(first_layers(records), "no vanilla run with the embedding, the first quarter and the last layer")]
+    models = [(r.parameters["architecture"], r.parameters["mask_rate"]) for r in records]
+    for model in dict.fromkeys(model for model in models if model[0] != "vanilla") or [("self", 0.0)]:
+        own = [r for r, of in zip(records, models, strict=True) if _is_vanilla(r) or of == model]
+        findings.append((first_block(model[0], own), "no 3ML run beside a vanilla one with the same [MASK]s"))
+    rows = [
+        {
+            "Statement": finding.what,
+            "Each seed": ", ".join(f"{value:.0%}" for value in finding.values) or NOT_RUN,
+            "Error of measurement": f"{finding.error:.1%}" if finding.values else MISSING,
+            "Mean, 95% interval": _interval(finding),
+            "Holds if": finding.range,
+            "Verdict": finding.verdict,
+            "Why not": "; ".join(finding.reasons) if finding.values else missing,
+        }
+        for finding, missing in findings
+    ]
+    return Table(
+        rows,
+        "The paper's statements, and what these models say, judged as its claims are; of several runs of a seed the "
+        "latest counts",
+    )
+
+
+def _interval(finding: Finding) -> str:
+    found = finding.interval
+    if found is None:
+        return MISSING
+    if found.low is None or found.high is None:
+        return f"{found.mean:.0%}"
+    return f"{found.mean:.0%} ({found.low:.0%} to {found.high:.0%})"

@@ -1,0 +1,77 @@
+"""The notes above a page: what its seeds allow to say, what has not learned anything, and what was not as asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from threeml_core.parameters.masking import executed_statement
+from threeml_core.runs.record import RunRecord
+from threeml_core.study.results import Result
+
+
+def study_notes(outcomes: Sequence[Result]) -> str:
+    """What holds for all models of a page, and in a paragraph of its own the corruption that was executed."""
+    records = [record for outcome in outcomes for record in outcome.ended.values()]
+    return "\n\n".join(filter(None, (first_notes(outcomes), corruption_note(records))))
+
+
+def first_notes(outcomes: Sequence[Result]) -> str:
+    """What holds for all models of a study: seeds, the unigram plateau, kinds of tokens that were never trained on."""
+    return " ".join(filter(None, (say(outcomes) for say in (_seeds_note, _plateau_note, _lacking_note))))
+
+
+def _seeds_note(outcomes: Iterable[Result]) -> str:
+    """What the number of pre-training seeds allows to say."""
+    counts = sorted({len(outcome.run.seeds) for outcome in outcomes})
+    if counts[-1] == 1:
+        return (
+            "One pre-training seed: no interval is possible, so no difference on this page decides anything "
+            "(`num_pretrain_seeds`)."
+        )
+    return (
+        f"{' or '.join(map(str, counts))} pre-training seeds: means ± half the 95% interval by Student's t "
+        "(perplexities: computed on their logs); differences are paired by seed."
+    )
+
+
+def _plateau_note(outcomes: Iterable[Result]) -> str:
+    """Which models have learned nothing about masked tokens yet."""
+    known = [outcome for outcome in outcomes if outcome.ended]
+    flat = [outcome for outcome in known if outcome.on_plateau]
+    if not known:
+        return "Nothing of this page has been run yet."
+    if not flat:
+        return f"All {len(known)} models have left the unigram plateau."
+    return (
+        f"{len(flat)} of {len(known)} models have not left the unigram plateau: they have learned next to nothing of "
+        "masked tokens, and what they give shows the form of this page, not the method."
+    )
+
+
+def _lacking_note(outcomes: Iterable[Result]) -> str:
+    """Which models were not trained as their split says, so that comparisons with them mean something else; or ""."""
+    models: dict[tuple[str, ...], dict[str, None]] = {}
+    for outcome in outcomes:
+        if outcome.lacks:
+            models.setdefault(outcome.lacks, {})[outcome.run.model] = None
+    return " ".join(
+        f"{', '.join(names)} never saw {' or '.join(kinds)} tokens in training, although the split asks for them: "
+        "every difference against them is also one of the split, and decides nothing."
+        for kinds, names in models.items()
+    )
+
+
+def corruption_note(records: Iterable[RunRecord]) -> str:
+    """What mask rates and splits execute in sequences of this length, where that is not what was asked for; else ""."""
+    found, lengths = set(), set()
+    for record in records:
+        for evaluation, prefix in ((False, ""), (True, "validation: ")):
+            executed = record.identity.get("eval_corruption" if evaluation else "corruption", {})
+            if statement := executed_statement(record.parameters, executed, evaluation):
+                found.add(f"\n* {prefix}{statement}")
+                lengths.add(record.parameters["sequence_length"])
+    if not found:
+        return ""
+    n = " or ".join(f"{length:,}" for length in sorted(lengths))
+    head = f"Executed per sequence of {n} tokens, with a whole number of [MASK]s (means over sequences):\n"
+    return head + "".join(sorted(found))

@@ -1,0 +1,76 @@
+"""The parameters behind a page, and the page docs/parameters.md: `python -m threeml_core.reporting.parameters`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from threeml_core.config import (
+    BENCHMARK_PARAMETERS,
+    DATA_PARAMETERS,
+    FINETUNE_PARAMETERS,
+    INFORMATION_PARAMETERS,
+    SECTIONS,
+    STUDY_PARAMETERS,
+    StudyConfig,
+    describe,
+    identity_parameters,
+)
+from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.reporting.table import Table
+
+_SHARED = ("seed", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "device", "bf16")
+
+
+def parameter_table(config: StudyConfig, stage: str = "pretrain") -> Table:
+    """Every parameter that decides the result of a stage: given, of the preset, a default, or derived from another.
+
+    Args:
+        config: the parameters.
+        stage: `pretrain`, `finetune`, `study`, `information` or `benchmark`.
+    """
+    pretraining = tuple(identity_parameters(config))
+    names = {
+        "pretrain": (*DATA_PARAMETERS, *pretraining),
+        "finetune": (*FINETUNE_PARAMETERS, *_SHARED),
+        "study": (*STUDY_PARAMETERS, *pretraining),
+        "information": INFORMATION_PARAMETERS,
+        "benchmark": (*pretraining, *BENCHMARK_PARAMETERS, "num_benchmark_sessions"),
+    }[stage]
+    values = config.parameters()
+    rows = [
+        {"Parameter": name, "Value": f"{values[name]}", "Source": config.sources[name]}
+        for name in dict.fromkeys(("preset", *names))
+    ]
+    return Table(rows, "Resolved parameters")
+
+
+PAGE: Path = PROJECT_ROOT / "docs" / "parameters.md"
+
+_HEAD = """# Parameters
+
+Every parameter by section. Give it as `-p NAME VALUE` or in a file as `-f FILE`, to papermill or to `threeml STAGE`.
+A preset, `-p preset NAME`, is a file of such values in `params/`; what it does not say has the default below.
+A parameter that changes no result is no part of a run's identity.
+
+The first cell of a notebook shows the parameters that its page is about. All others are accepted as well: papermill
+then says "Passed unknown parameter" and passes it. A misspelt name is refused.
+"""
+
+
+def parameters_table(section: type) -> Table:
+    """The parameters of a section with type, default, allowed values, stages and meaning."""
+    code = ("Name", "Type", "Default")
+    return Table(
+        [{k: f"`{v}`" if k in code else v.replace("<", "&lt;") for k, v in row.items()} for row in describe(section)],
+        "",
+    )
+
+
+def parameters_page() -> str:
+    """The whole page."""
+    sections = (f"## {section.__doc__.rstrip('.')}\n\n{parameters_table(section).markdown()}\n" for section in SECTIONS)
+    return "\n".join([_HEAD, *sections])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(parameters_page(), encoding="utf-8")

@@ -1,0 +1,148 @@
+"""One pre-training run: its perplexity, curves and cost, beside the runs that may be compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import KINDS
+from threeml_core.reporting.style import GREY, Figure, drawing, look_of
+from threeml_core.reporting.table import Table
+from threeml_core.runs.record import RunRecord, read_metrics
+
+MOST_CURVES = 16
+"""Runs that `plot_training` draws: its legend has no room for more."""
+
+_MAY_DIFFER = {"architecture", "mask_rate", "mask_split", "corruption", "mask_counts", "seed"}
+
+
+def perplexity_table(metrics: Mapping[str, float]) -> Table:
+    """Validation perplexity in total and by kind, beside the unigram's at the same positions."""
+    rows = []
+    for kind, suffix in {"all corrupted": "", **{kind: f"_{kind}" for kind in KINDS}}.items():
+        if f"eval_perplexity{suffix}" in metrics:
+            model, unigram = metrics[f"eval_perplexity{suffix}"], metrics[f"unigram_perplexity{suffix}"]
+            row = {"Tokens": kind, "Model": f"{model:.1f}", "Unigram": f"{unigram:.1f}"}
+            rows.append({**row, "Model against unigram": f"{model / unigram - 1:+.0%}"})
+    return Table(rows, "Validation perplexity (exp of the mean cross-entropy in nats)")
+
+
+def plateau_statement(metrics: Mapping[str, float]) -> str:
+    """One plain sentence: has the model learned anything about masked tokens?"""
+    model, unigram = metrics["eval_perplexity_masked"], metrics["unigram_perplexity_masked"]
+    change = model / unigram - 1
+    if metrics["on_unigram_plateau"]:
+        return (
+            f"This run shows nothing about the method yet: at masked positions its perplexity ({model:.1f}) has not "
+            f"left the unigram plateau ({unigram:.1f}, {change:+.0%}). Train longer before comparing models."
+        )
+    return (
+        f"The model has left the unigram plateau: at masked positions its perplexity is {model:.1f}, the unigram's "
+        f"{unigram:.1f} ({change:+.0%})."
+    )
+
+
+def result_line(record: RunRecord, runs_dir: str | Path) -> str:
+    """A pre-training in one line: loss, perplexity, and where the record lies."""
+    m = record.metrics
+    return (
+        f"{record.run_id}: training loss {m['train_loss']:.3f} nats, validation perplexity {m['eval_perplexity']:.1f} "
+        f"(both over all corrupted tokens), {m['eval_perplexity_masked']:.1f} at [MASK]s (unigram "
+        f"{m['unigram_perplexity_masked']:.1f}); record: {runs_dir}/{record.stage}/{record.run_id}/record.json"
+    )
+
+
+def flops_table(record: RunRecord) -> Table:
+    """FLOPs and speed-ups by the corrected Appendix C; the same on every machine."""
+    f = record.flops
+    if not f:
+        return Table.of({"FLOPs": "not counted: ragged rows"}, "Cost of this run in FLOPs")
+    values = {
+        "forward FLOPs per sequence": f"{f['forward_per_block'] / 1e6:,.1f} M",
+        "training FLOPs": f"{f['training']:.3g}",
+        "speed-up in FLOPs over vanilla at 15%": f"{f['speedup_over_vanilla_15']:.2f}×",
+        "speed-up in FLOPs over vanilla at the same rate": f"{f['speedup_over_vanilla_same_rate']:.2f}×",
+    }
+    return Table.of(values, "Cost of this run in FLOPs")
+
+
+def speed_table(record: RunRecord) -> Table:
+    """What the wall clock and the memory said on this machine."""
+    t = record.timing
+    values = {
+        "training time": f"{t['train_seconds']:.0f} s",
+        "throughput": f"{t['tokens_per_second']:,.0f} tokens/s",
+        "peak memory": f"{t['peak_memory_bytes'] / 2**20:,.0f} MiB",
+    }
+    if record.flops:
+        values["executed"] = f"{record.flops['training'] / t['train_seconds'] / 1e9:,.1f} GFLOP/s"
+    return Table.of(values, "Cost of this run in time")
+
+
+def comparable(record: RunRecord, others: Iterable[RunRecord]) -> list[RunRecord]:
+    """Runs that differ from this one in model, corruption and seed only, validated on the same corruption."""
+
+    def same(other: RunRecord) -> bool:
+        if other.failure:
+            return False
+        # the vanilla model has no decoder parameters: what both have must be equal
+        shared = (record.identity.keys() & other.identity.keys()) - _MAY_DIFFER
+        equal = all(record.identity[key] == other.identity[key] for key in shared)
+        return equal and record.metrics["eval_corruption"] == other.metrics["eval_corruption"]
+
+    order = list(ARCHITECTURES)
+    return sorted(
+        filter(same, others),
+        key=lambda r: (order.index(r.parameters["architecture"]), r.parameters["mask_rate"], r.run_id),
+    )
+
+
+def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
+    """This run beside all finished runs that may be compared with it."""
+    rows = []
+    for r in comparable(record, others):
+        p, m = r.parameters, r.metrics
+        row = {"Run": ("→ " if r.run_id == record.run_id else "") + r.run_id}
+        label = ARCHITECTURES[p["architecture"]].label
+        row |= {"Model": label, "Mask rate": f"{p['mask_rate']:g}", "Split": p["mask_split"]}
+        row |= {"Seed": f"{p['seed']}", "Perplexity, masked": f"{m['eval_perplexity_masked']:.1f}"}
+        row["Perplexity, all corrupted"] = f"{m['eval_perplexity']:.1f}"
+        flops = f"{r.flops['speedup_over_vanilla_15']:.2f}×" if r.flops else "not counted"
+        rows.append({**row, "Speed-up in FLOPs": flops})
+    return Table(rows, "Finished runs on the same text, validated on the same corruption")
+
+
+def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str) -> Figure:
+    """Training loss, and validation perplexity at masked positions with the unigram's, of comparable runs.
+
+    Of more than `MOST_CURVES` this run and the newest others are drawn.
+    """
+    comparable = runs = list(others)
+    if len(comparable) > MOST_CURVES:
+        newest = sorted(comparable, key=lambda run: run.environment["finished"])[1 - MOST_CURVES :]
+        drawn = {record.run_id, *(run.run_id for run in newest)}
+        runs = [run for run in comparable if run.run_id in drawn]
+    values = [run.parameters for run in runs]
+    names = [(ARCHITECTURES[of["architecture"]].label, f"{of['mask_rate']:.0%}") for of in values]
+    with drawing(2) as (figure, (left, right)):
+        for run, name in zip(runs, names, strict=True):
+            lines = read_metrics(run.folder(runs_dir) / "metrics.jsonl")
+            here = run.run_id == record.run_id
+            look = {**look_of(run.parameters["architecture"]), "linewidth": 2.2 if here else 1.4}
+            look |= {"alpha": 1 if here else 0.75, "label": " ".join(name), "markersize": 4}
+            for axis, key, marker in ((left, "train_loss", ""), (right, "eval_perplexity_masked", look["marker"])):
+                points = [(line["step"], line[key]) for line in lines if key in line]
+                axis.plot(*zip(*points, strict=True), **look | {"marker": marker})
+        unigram = record.metrics["unigram_perplexity_masked"]
+        right.axhline(unigram, color=GREY, linestyle="-.", label="unigram")
+        left.set(xlabel="steps", ylabel="training loss, all corrupted (nats)")
+        right.set(xlabel="steps", ylabel="validation perplexity, masked")
+        right.legend(fontsize=9)
+    older = f"; {len(comparable) - len(runs):,} older ones are not." if len(runs) < len(comparable) else "."
+    return Figure(
+        figure,
+        "Left: training loss over all corrupted tokens, by step. Right: validation perplexity at masked positions, "
+        f"which ends at {record.metrics['eval_perplexity_masked']:.0f} for this run; the unigram perplexity of the "
+        f"same positions is {unigram:.0f}. Runs shown: {', '.join(' at '.join(name) for name in names)}{older}",
+    )

@@ -1,0 +1,157 @@
+"""From executed notebooks to the HTML report: one page per notebook, an index, no request to any host."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from jinja2 import pass_context
+from nbconvert import HTMLExporter
+from pygments.formatters import HtmlFormatter
+
+from threeml_core.config import StudyConfig
+from threeml_core.foundation.errors import StudyError
+from threeml_core.foundation.files import atomic_folder, project_path
+from threeml_core.reporting.claims import claim_table, key_figure
+from threeml_core.reporting.execute import execute_notebooks
+from threeml_core.reporting.notes import first_notes
+from threeml_core.reporting.page import document_page, read_page, tidy, to_html, without_times
+from threeml_core.reporting.style import Figure
+from threeml_core.reporting.table import Table
+from threeml_core.runs.archive import CURVES, RESULTS, from_records, shown_records, write_archive
+from threeml_core.runs.record import STAGES, RunRecord, describe_environment, load_records
+from threeml_core.study.claims import claims
+from threeml_core.study.ledger import find
+
+TITLE = "Mask more, mask later"
+
+NOTICE = "NOTICE.md"
+"""A document of a report's folder that stands above every page: what a reader has to know of numbers made earlier."""
+
+
+class _Exporter(HTMLExporter):
+    """nbconvert with this package's template."""
+
+    @pass_context
+    def markdown2html(self, context: Any, source: str) -> str:
+        """See `to_html`."""
+        return to_html(source)
+
+
+def _code_styles() -> str:
+    light = HtmlFormatter(style="default").get_style_defs(".highlight")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
+    return re.sub(r" */\*.*?\*/", "", f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n")
+
+
+def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
+    environments = [record.environment for record in records] or [describe_environment()]
+    environment = max(environments, key=lambda e: e["finished"])
+    changed = " with local changes" if environment["commit_changed"] else ""
+    hardware = environment["hardware"]
+    return [
+        ("Preset", preset),
+        ("Seeds", ", ".join(sorted({str(r.parameters["seed"]) for r in records})) or "none"),
+        ("Commit", (environment["commit"] or "unknown")[:10] + changed),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in environment["versions"].items())),
+        ("Hardware", f"{hardware.get('gpu', hardware['cpu'])}, {hardware['cores']} cores"),
+        ("Date", environment["finished"][:10]),
+    ]
+
+
+def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
+    """What the first page says before anything else: the claims with their verdicts, and the key figure."""
+    stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
+    outcomes = find(config, None, [*stages["pretrain"], *stages["finetune"]])
+    shown = [
+        html.escape(first_notes(outcomes).replace("`", "")),
+        "The rule of the verdicts, which no result can change: "
+        '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.',
+    ]
+    parts: list[Table | Figure] = [
+        claim_table(claims(config, outcomes, stages["mutual_information"], stages["benchmark"])),
+        key_figure(outcomes, config),
+    ]
+    text = f'<section class="text"><p>{" ".join(shown)}</p></section>'
+    return text + "".join(f'<div class="output">{part._repr_html_()}</div>' for part in parts)
+
+
+def make_report(config: StudyConfig) -> tuple[Path, list[str]]:
+    """Execute the notebooks that are out of date and write the pages into `report_dir`.
+
+    The report's documents, and with `report_from: records` its records, are those committed in `reports/<preset>`.
+
+    Returns:
+        The first page, and a line for each notebook that failed.
+
+    Raises:
+        StudyError: see `execute_notebooks` and `build_report`.
+    """
+    committed = project_path(f"reports/{config.preset}")
+    output = project_path(config.report_dir or f"reports/local/{config.preset}")
+    if config.report_from == "records":
+        config = from_records(config, committed)
+    notebooks, failed = execute_notebooks(config)
+    return build_report(notebooks, output, config, committed), failed
+
+
+def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: Path | None = None) -> Path:
+    """Render executed notebooks, and the records of the runs they show, into `output`, replacing what was there.
+
+    Args:
+        notebooks: folder of executed notebooks; their names order the pages.
+        output: folder of the report; `index.html`, one page per notebook, the records (`results.jsonl`), their curves
+            (`curves.jsonl`) and the notebooks.
+        config: of the study; its preset is named at the pages' foot.
+        committed: folder whose documents (`*.md`) become pages as well, but for `NOTICE.md`, which stands above each
+            page, and whose records are shown if `report_from` says so; None: `output`.
+
+    Raises:
+        StudyError: no executed notebook, or one that ended in an error.
+    """
+    committed = committed or output
+    documents = sorted(committed.glob("*.md"))
+    if output.exists() and not (output / RESULTS).exists() and set(output.iterdir()) > set(output.glob("*.md")):
+        raise StudyError(f"{output} is not empty and holds no report: give a new folder, it would be replaced")
+    files = sorted(notebooks.glob("*.ipynb"))
+    if not files:
+        raise StudyError(f"no executed notebook in {notebooks}: run `make report`")
+    pages = [read_page(path) for path in files]
+    pages += [document_page(path) for path in documents if path.name != NOTICE]
+    notice = committed / NOTICE
+    shown = "".join(path.read_text(encoding="utf-8") for path in files)
+    records = [record for stage in STAGES for record in load_records(config.runs_dir, stage)]
+    records = shown_records(records, shown)
+    exporter = _Exporter(template_name="template", extra_template_basedirs=[str(Path(__file__).parent)])
+    exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
+    shared = {
+        "title": TITLE,
+        "pages": pages,
+        "notice": to_html(notice.read_text(encoding="utf-8")) if notice in documents else "",
+        "provenance": _provenance(config.preset, records),
+        "code_styles": _code_styles(),
+    }
+    with atomic_folder(output) as folder:
+        for page in pages:
+            body, _ = exporter.from_notebook_node(page.notebook, {"study": {**shared, "here": page}})
+            (folder / page.href).write_text(tidy(body), encoding="utf-8")
+        for source in files:
+            (folder / source.name).write_text(without_times(source), encoding="utf-8")
+        index = nbformat.v4.new_notebook()
+        judged = any(page.href == "06_comparison.html" for page in pages)
+        study = {**shared, "here": None, "summary": _summary(config, records) if judged else ""}
+        body, _ = exporter.from_notebook_node(index, {"study": study})
+        (folder / "index.html").write_text(tidy(body), encoding="utf-8")
+        if config.report_from == "records":
+            for name in (RESULTS, CURVES):
+                shutil.copyfile(committed / name, folder / name)
+        else:
+            write_archive(records, config.runs_dir, folder)
+        for document in documents:
+            shutil.copyfile(document, folder / document.name)
+    return output / "index.html"

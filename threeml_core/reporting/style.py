@@ -1,0 +1,127 @@
+"""How figures look: one colour per model everywhere, inline SVG whose ink follows the page (light or dark)."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+import seaborn as sns
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.reporting.table import NOT_RUN
+
+INK = "#010203"
+"""Stands for the text colour of the page; replaced by `currentColor` in the SVG."""
+
+GREY = "#888888"
+"""Whatever models are set against: a unigram, a constant answer, another implementation."""
+
+PURPLE = "#b5559d"
+"""An encoder that is none of this study."""
+
+
+def look_of(architecture: str) -> dict[str, Any]:
+    """Colour, marker and line style of an architecture, as matplotlib's arguments."""
+    of = ARCHITECTURES[architecture]
+    return {"color": of.colour, "marker": of.marker, "linestyle": of.linestyle}
+
+
+def color_of(architecture: str | None) -> str:
+    """The colour of an architecture; None: of an encoder that is none of them."""
+    return PURPLE if architecture is None else look_of(architecture)["color"]
+
+
+_RC: Any = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+    "grid.color": GREY,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "3ml",
+    "font.size": 11,
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
+}
+
+
+class Figure:
+    """A figure as inline SVG with a description for those who do not see it.
+
+    Args:
+        figure: drawn by matplotlib; it is closed.
+        alt: what it shows, in a sentence or two.
+    """
+
+    def __init__(self, figure: MatplotlibFigure, alt: str) -> None:
+        self.alt = alt
+        buffer = io.StringIO()
+        with matplotlib.rc_context(_RC):
+            figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        plt.close(figure)
+        svg = buffer.getvalue()
+        svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+        # names inside an SVG are global to the page: make them this figure's own
+        prefix = f"f{zlib.crc32(alt.encode()):08x}-"
+        svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r'(\bid="|url\(#|href="#)', rf"\1{prefix}", tag[0]), svg)
+        label = html.escape(alt, quote=True)
+        self.svg = svg.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+
+    def __repr__(self) -> str:
+        return f"Figure: {self.alt}"
+
+    def _repr_html_(self) -> str:
+        return f'<figure class="study">{self.svg}<figcaption>{html.escape(self.alt)}</figcaption></figure>'
+
+
+@contextmanager
+def drawing(panels: int = 1, height: float = 3.4, per_row: int = 8) -> Iterator[tuple[MatplotlibFigure, list[Any]]]:
+    """A figure as wide as the page and its panels, to be drawn in the report's style.
+
+    Args:
+        panels: how many.
+        height: of a row of panels; inches.
+        per_row: at most so many panels side by side.
+    """
+    columns, rows = min(panels, per_row), -(-panels // per_row)
+    with matplotlib.rc_context(_RC):
+        figure, axes = plt.subplots(rows, columns, figsize=(7.4, height * rows), squeeze=False, layout="constrained")
+        for number, axis in enumerate(axes.flat):
+            axis.grid(True)
+            sns.despine(ax=axis)
+            axis.set_visible(number < panels)
+        yield figure, list(axes.flat)[:panels]
+
+
+def plain(text: str) -> str:
+    """A label that comes from data: dollars in it are dollars, where matplotlib would read a formula."""
+    return text.replace("$", r"\$")
+
+
+def legend_below(figure: MatplotlibFigure, axis: Any, columns: int | None = None) -> None:
+    """One legend for all panels, with each label of `axis` once; none where nothing is drawn."""
+    handles, labels = axis.get_legend_handles_labels()
+    if entries := dict(zip(labels, handles, strict=True)):
+        count = columns or len(entries)
+        figure.legend(entries.values(), entries, loc="outside lower center", fontsize=9, ncols=count)
+
+
+def note_not_run(axis: Any) -> None:
+    """Say in an empty panel why it is empty."""
+    axis.annotate(NOT_RUN, (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
+
+
+def show_ten_points(axis: Any, scores: Sequence[float]) -> None:
+    """Let the panel span ten points or more, so that noise does not look like an effect."""
+    if scores:
+        middle, half = (max(scores) + min(scores)) / 2, max(5, 0.6 * (max(scores) - min(scores)))
+        axis.set_ylim(middle - half, middle + half)

@@ -1,0 +1,40 @@
+"""Table 1: validation perplexity of the three models on one corruption, beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from threeml_core.config import StudyConfig
+from threeml_core.paper import reported_in
+from threeml_core.parameters.masking import KINDS
+from threeml_core.reporting import cells
+from threeml_core.reporting.commands import commands_of
+from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.study.results import Result
+
+
+def table_1(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+    """Perplexity over all corrupted tokens and by kind, and beneath each row of ours the paper's."""
+    reported = reported_in("Table 1")
+    shown = cells.shown_in("Table 1", outcomes)
+    vanilla = next((o for o in shown if o.run.config.architecture == "vanilla"), None)
+    rows = []
+    for outcome in shown:
+        c = outcome.run.config
+        row = {"Model": outcome.run.model}
+        row["All corrupted"] = cells.measured_perplexity(outcome.metric("eval_perplexity").values())
+        for kind in KINDS:
+            known = outcome.metric(f"eval_perplexity_{kind}") or not outcome.ended
+            row[kind.capitalize()] = cells.perplexity(outcome, kind) if known else MISSING
+        row["Unigram, masked"] = cells.measured_perplexity([*outcome.metric("unigram_perplexity_masked").values()][:1])
+        against = cells.loss_difference(outcome, vanilla) if vanilla else NOT_RUN
+        row["Loss over all corrupted, against vanilla (nats)"] = MISSING if outcome is vanilla else against
+        rows.append(row)
+        if value := reported.get((f"{c.architecture} {c.mask_rate:g}", "perplexity")):
+            rows.append({"Model": f"{cells.PAPER}: {value.model}", "All corrupted": value.reported})
+    return Table(
+        rows,
+        "Table 1: validation perplexity; every model sees the same corruption "
+        f"({config.eval_mask_rate:.0%}, {config.eval_mask_split})",
+        commands=commands_of(shown, config, "Table 1"),
+    )
