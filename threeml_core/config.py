@@ -337,7 +337,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         loader = yaml.SafeLoader(content.decode("utf-8-sig"))
         node = loader.get_single_node()
         _refuse_surprises(node, path)
-        values = {} if node is None else loader.construct_document(node) or {}
+        document = loader.construct_document(node) if node else None
+        values = {} if document is None else document
     except ParameterError:
         raise
     except Exception as error:  # values that are no number or date raise errors of many kinds
