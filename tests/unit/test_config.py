@@ -173,31 +173,31 @@ def test_resolve_parameters_reads_a_namespace() -> None:
             resolve_parameters({**namespace, "mask_rat": value})
 
 
-SHOWN = 'preset: str = "tiny"\nmax_steps: int = 1200  # updates\nlearning_rate: float = 0.004\ncheckpoint: str = None'
+SHOWN = 'preset: str = "tiny"\nmax_steps: int = 1500  # updates\nlearning_rate: float = 0.004\ncheckpoint: str = None'
 CELLS: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
     "nothing given": ((SHOWN,), {}),
     "a preset by papermill": ((SHOWN, '# Parameters\npreset = "small"\n'), {"preset": "small"}),
     "a preset and a shown value by papermill": (
-        (SHOWN, 'preset = "small"\nmax_steps = 1200'),
-        {"preset": "small", "max_steps": 1200},
+        (SHOWN, 'preset = "small"\nmax_steps = 1500'),
+        {"preset": "small", "max_steps": 1500},
     ),
     "not in the cell": ((SHOWN, "weight_decay = 0.1"), {"weight_decay": 0.1}),
-    "the cell edited": ((SHOWN.replace("1200", "600"),), {"max_steps": 600}),
+    "the cell edited": ((SHOWN.replace("1500", "600"),), {"max_steps": 600}),
     "preset and value edited": (
-        (SHOWN.replace("1200", "600").replace("tiny", "small"),),
+        (SHOWN.replace("1500", "600").replace("tiny", "small"),),
         {"preset": "small", "max_steps": 600},
     ),
-    "edited, papermill's value holds": ((SHOWN.replace("1200", "600"), "max_steps = 1200"), {"max_steps": 1200}),
+    "edited, papermill's value holds": ((SHOWN.replace("1500", "600"), "max_steps = 1500"), {"max_steps": 1500}),
     "None by papermill": (
         (SHOWN, 'preset = "small"\nvalidation_corpus = None\nseed = None'),
         {"preset": "small", "validation_corpus": "None"},
     ),
     "None edited": ((SHOWN, "max_train_examples: int = None"), {"max_train_examples": "None"}),
-    "run again, edited back": ((SHOWN.replace("1200", "600"), "%matplotlib inline", SHOWN), {}),
+    "run again, edited back": ((SHOWN.replace("1500", "600"), "%matplotlib inline", SHOWN), {}),
     "papermill's cell, then the first one again": ((SHOWN, 'preset = "small"\nmax_steps = 7', SHOWN), {}),
     "run again from the top": ((SHOWN, 'preset = "small"', SHOWN, 'preset = "small"'), {"preset": "small"}),
-    "a user's own cell": ((SHOWN, 'preset, max_steps = "small", 1200'), {"preset": "small", "max_steps": 1200}),
-    "a shown value without its type": (("max_steps = 1200\npreset = 'small'",), {"preset": "small", "max_steps": 1200}),
+    "a user's own cell": ((SHOWN, 'preset, max_steps = "small", 1500'), {"preset": "small", "max_steps": 1500}),
+    "a shown value without its type": (("max_steps = 1500\npreset = 'small'",), {"preset": "small", "max_steps": 1500}),
 }
 
 
