@@ -124,3 +124,20 @@ def test_no_file_names_a_registry_or_a_machine() -> None:
         path = PROJECT_ROOT / name
         if path.is_file() and path.suffix not in (".png",):
             assert not wanted.search(path.read_text(encoding="utf-8")), name
+
+
+def test_jupyter_is_for_this_machine_alone() -> None:
+    """`make lab` binds to the loopback address and leaves Jupyter's token as it is."""
+    recipe = (PROJECT_ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = re.findall(r"^\t.*\bjupyter[ -]\w+.*$", recipe, re.MULTILINE)
+    assert commands == ["\t$(BIN)/jupyter lab --ip=127.0.0.1 notebooks"]
+    assert not re.search(
+        r"token|password|allow.root|disable_check_xsrf|0\.0\.0\.0", recipe.replace("own token", ""), re.I
+    )
+
+
+def test_the_audit_is_no_part_of_lint() -> None:
+    recipes = dict(re.findall(r"^([\w-]+):.*\n((?:\t.*\n)+)", (PROJECT_ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert "pip-audit --strict --requirement constraints.txt" in recipes["audit"]
+    assert all("audit" not in recipe for name, recipe in recipes.items() if name != "audit")
+    assert "make audit" in (PROJECT_ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
