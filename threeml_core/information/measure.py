@@ -164,12 +164,16 @@ def load_model(folder: Path) -> PreTrainedModel:
         CheckpointError: missing, not one of the three models, or its weights do not fit.
     """
     path = folder / "model"
-    options = {"local_files_only": True, "dtype": torch.float32, "output_loading_info": True}
     try:
         with quiet_transformers():
             refuse_foreign_files(path)
             model, report = AutoModelForMaskedLM.from_pretrained(
-                path, use_safetensors=True, trust_remote_code=False, **options
+                path,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                output_loading_info=True,
             )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         if isinstance(error, torch.OutOfMemoryError):
