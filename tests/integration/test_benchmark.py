@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.benchmark.test_variants import settings
 
+from tests.unit.benchmark.test_variants import settings
 from threeml_core.__main__ import main
 from threeml_core.benchmark import run, speeds
 from threeml_core.benchmark.breakdown import KINDS
