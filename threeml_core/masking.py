@@ -144,7 +144,7 @@ def _tables(masking: Masking, device: torch.device) -> tuple[Tensor, Tensor]:
     return regular.to(device), regular.nonzero()[:, 0].to(device)
 
 
-def corrupt(blocks: Tensor, masking: Masking, generator: torch.Generator) -> CorruptedBatch | RaggedBatch:
+def corrupt(blocks: Tensor, masking: Masking, generator: torch.Generator) -> Batch:
     """Corrupt (batch, n) int64 token ids: a `CorruptedBatch` if the counts are exact, else a `RaggedBatch`.
 
     Every draw comes from `generator`, which is on the device of `blocks`.
