@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -24,18 +27,36 @@ NOT_PREDICTED, MASKED, REPLACED, UNCHANGED = range(4)
 
 
 @dataclasses.dataclass(frozen=True)
-class CorruptedBatch:
-    """Corrupted blocks with the same number of [MASK]s in every row, so that the encoder needs no padding.
-
-    Index tensors hold positions in the block, int64; `keep_idx` and `mask_idx` ascend, and together they cover
-    the block. Predictions are made at `corrupted_idx`: the [MASK]s, then slots for replaced and unchanged tokens. A
-    row that has fewer of these than there are slots has an untouched token in the last one, with label -100.
-    """
+class Batch:
+    """Corrupted sequences."""
 
     input_ids: Tensor
     """(batch, n) with [MASK] and random tokens in place."""
     labels: Tensor
     """(batch, n): the original token at corrupted positions, else -100."""
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """The same batch with `function` applied to every tensor."""
+        return type(self)(*(function(getattr(self, field.name)) for field in dataclasses.fields(self)))
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on another device."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def split(self, rows: int) -> list[Self]:
+        """Micro-batches of `rows` sequences each."""
+        return [self.map(operator.itemgetter(slice(i, i + rows))) for i in range(0, len(self.input_ids), rows)]
+
+
+@dataclasses.dataclass(frozen=True)
+class CorruptedBatch(Batch):
+    """Sequences with the same number of [MASK]s in every row, so that the encoder needs no padding.
+
+    Index tensors hold positions in the sequence, int64; `keep_idx` and `mask_idx` ascend, and together they cover
+    the sequence. Predictions are made at `corrupted_idx`: the [MASK]s, then slots for replaced and unchanged tokens. A
+    row that has fewer of these than there are slots has an untouched token in the last one, with label -100.
+    """
+
     keep_idx: Tensor
     """(batch, n_en): positions the encoder sees: all but the masked."""
     mask_idx: Tensor
@@ -60,45 +81,16 @@ class CorruptedBatch:
         """(batch, n_de + n_visible): original tokens, as `corrupted_idx`; -100 where nothing is predicted."""
         return self.labels.gather(1, self.corrupted_idx)
 
-    def map(self, function) -> CorruptedBatch:  # noqa: ANN001  (Tensor -> Tensor)
-        """The same batch with `function` applied to every tensor (a slice of rows, a device)."""
-        fields = (field.name for field in dataclasses.fields(self))
-        return CorruptedBatch(**{name: function(getattr(self, name)) for name in fields})
-
-    def to(self, device: torch.device | str) -> CorruptedBatch:
-        """The same batch on another device."""
-        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def split(self, rows: int) -> list[CorruptedBatch]:
-        """Micro-batches of `rows` blocks each."""
-        return [self.map(lambda t, i=i: t[i : i + rows]) for i in range(0, len(self.input_ids), rows)]
-
 
 @dataclasses.dataclass(frozen=True)
-class RaggedBatch:
-    """Corrupted blocks whose counts differ from row to row (`mask_counts="probabilistic"`).
+class RaggedBatch(Batch):
+    """Sequences whose counts differ from row to row (`mask_counts="probabilistic"`).
 
     Models read it through their ordinary `forward(input_ids, attention_mask, labels)`.
     """
 
-    input_ids: Tensor
-    """(batch, n)."""
-    labels: Tensor
-    """(batch, n): the original token at corrupted positions, else -100."""
     kinds: Tensor
     """(batch, n) int8: 0 untouched, 1 masked, 2 replaced, 3 unchanged."""
-
-    def to(self, device: torch.device | str) -> RaggedBatch:
-        """The same batch on another device."""
-        return RaggedBatch(self.input_ids.to(device), self.labels.to(device), self.kinds.to(device))
-
-    def split(self, rows: int) -> list[RaggedBatch]:
-        """Micro-batches of `rows` blocks each."""
-        parts = range(0, len(self.input_ids), rows)
-        return [
-            RaggedBatch(self.input_ids[i : i + rows], self.labels[i : i + rows], self.kinds[i : i + rows])
-            for i in parts
-        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,16 +114,6 @@ class Masking:
         if self.vocab_size <= len(set(self.special_ids)):
             raise ParameterError(f"vocab_size={self.vocab_size}: expected more tokens than the special ones")
 
-    def regular(self) -> Tensor:
-        """(vocab_size,) bool: may this token be corrupted and drawn."""
-        table = torch.ones(self.vocab_size, dtype=torch.bool)
-        table[list(set(self.special_ids))] = False
-        return table
-
-    def tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """`regular` and the ids it is true for, on a device; kept, as finding them would wait for a GPU."""
-        return _tables(self, device)
-
     def counts(self, n: int) -> CorruptionCounts:
         """Tokens masked, replaced and unchanged in blocks of n (`exact`)."""
         return corruption_counts(n, self.mask_rate, self.mask_split)
@@ -149,37 +131,29 @@ class Masking:
             raise ParameterError(
                 f"mask_rate={self.mask_rate} corrupts {wanted} of {n} tokens, but a block of this corpus holds "
                 f"{max_special_tokens} special tokens that stay: "
-                + (f"lower it to at most {limit:.3f}, or " if self.counts_at(limit, n) else "")
+                + (f"lower it to at most {limit:.3f}, or " if limit else "")
                 + "join short documents"
             )
-
-    def counts_at(self, mask_rate: float, n: int) -> int:
-        """[MASK]s of a block of n at another rate."""
-        return corruption_counts(n, mask_rate, self.mask_split).masked
 
 
 @functools.lru_cache(maxsize=16)
 def _tables(masking: Masking, device: torch.device) -> tuple[Tensor, Tensor]:
-    regular = masking.regular().to(device)
-    return regular, regular.nonzero()[:, 0]
+    """(vocab_size,) bool: may this token be corrupted and drawn; and the ids of those. Finding them waits for a GPU."""
+    regular = torch.ones(masking.vocab_size, dtype=torch.bool)
+    regular[list(masking.special_ids)] = False
+    return regular.to(device), regular.nonzero()[:, 0].to(device)
 
 
-def corrupt(blocks: Tensor, masking: Masking, generator: torch.Generator) -> CorruptedBatch | RaggedBatch:
-    """Corrupt token blocks.
+def corrupt(blocks: Tensor, masking: Masking, generator: torch.Generator) -> Batch:
+    """Corrupt (batch, n) int64 token ids: a `CorruptedBatch` if the counts are exact, else a `RaggedBatch`.
 
-    Args:
-        blocks: (batch, n) int64 token ids.
-        masking: rate, split and special tokens.
-        generator: source of every draw; on the device of `blocks`.
-
-    Returns:
-        A `CorruptedBatch` if the counts are exact, else a `RaggedBatch`.
+    Every draw comes from `generator`, which is on the device of `blocks`.
 
     Raises:
         ParameterError: a block has fewer regular tokens than are to be corrupted.
     """
     device = blocks.device
-    regular, drawable = masking.tables(device)
+    regular, drawable = _tables(masking, device)
     candidates = torch.ones_like(blocks, dtype=torch.bool) if masking.mask_special_tokens else regular[blocks]
     noise = torch.rand(blocks.shape, generator=generator, device=device).masked_fill(~candidates, 2.0)
     order = noise.argsort(1)
@@ -229,12 +203,7 @@ def _evenly(index: Tensor, share: Fraction, generator: torch.Generator) -> Tenso
 
 
 def _corrupt_ragged(
-    blocks: Tensor,
-    masking: Masking,
-    generator: torch.Generator,
-    candidates: Tensor,
-    order: Tensor,
-    drawable: Tensor,
+    blocks: Tensor, masking: Masking, generator: torch.Generator, candidates: Tensor, order: Tensor, drawable: Tensor
 ) -> RaggedBatch:
     """Fairseq's draw: int(r·n + u) corrupted tokens a block, u uniform; the split drawn per token."""
     n, device = blocks.shape[1], blocks.device

@@ -10,7 +10,7 @@ import torch
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.data.sequences import batch_indices, widen
-from threeml_core.masking import CorruptedBatch, RaggedBatch, corrupt
+from threeml_core.masking import Batch, corrupt
 from threeml_core.training.evaluation import masking_of
 
 
@@ -31,7 +31,7 @@ class Batches:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="batches") if device.type != "cpu" else None
         self._reading: dict[int, Future[torch.Tensor]] = {}
 
-    def __getitem__(self, step: int) -> CorruptedBatch | RaggedBatch:
+    def __getitem__(self, step: int) -> Batch:
         """The blocks of update `step` (from 0), corrupted, on the device."""
         blocks = widen(self._stored(step).to(self.device, non_blocking=True))
         generator = torch.Generator(self.device).manual_seed(seed_of(self.config.seed, step))

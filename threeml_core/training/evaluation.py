@@ -5,6 +5,7 @@ Source: Tables 1 and 2c. Perplexity is exp of the mean cross-entropy in nats ove
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import Any
 
@@ -93,11 +94,7 @@ def summarize(losses: Tensor, kinds: Tensor, prefix: str) -> dict[str, float]:
 
 @torch.no_grad()
 def mlm_perplexity(
-    model: PreTrainedModel,
-    corruption: CorruptedBatch,
-    unigram: Tensor,
-    batch_size: int = 32,
-    autocast: Any = None,
+    model: PreTrainedModel, corruption: CorruptedBatch, unigram: Tensor, batch_size: int = 32, autocast: Any = None
 ) -> dict[str, float]:
     """Validation loss and perplexities of the model, and of the unigram distribution at the same positions.
 
@@ -117,11 +114,8 @@ def mlm_perplexity(
     try:
         for part in corruption.split(batch_size):
             part = part.to(model.device)
-            if autocast is None:
+            with autocast or contextlib.nullcontext():
                 logits = model(corrupted=part).logits
-            else:
-                with autocast:
-                    logits = model(corrupted=part).logits
             flat = F.cross_entropy(logits.flatten(0, 1).float(), part.targets.flatten(), reduction="none")
             losses.append(flat.view(logits.shape[:2]).double().cpu())
     finally:
@@ -145,14 +139,13 @@ def corruption_example(config: StudyConfig, data: PreparedData, tokens: int = 24
     tokenizer = data.tokenizer()
     block = validation_blocks(config, data)[:1]
     batch = fixed_corruption(block, masking_of(config, data, evaluation=True))
-    shown = [
-        tokenizer.convert_tokens_to_string([token])
-        for token in tokenizer.convert_ids_to_tokens(block[0, :tokens].tolist())
-    ]
-    seen = [
-        tokenizer.convert_tokens_to_string([t])
-        for t in tokenizer.convert_ids_to_tokens(batch.input_ids[0, :tokens].tolist())
-    ]
+    shown, seen = (
+        [
+            repr(tokenizer.convert_tokens_to_string([t]))
+            for t in tokenizer.convert_ids_to_tokens(ids[0, :tokens].tolist())
+        ]
+        for ids in (block, batch.input_ids)
+    )
     kinds = dict.fromkeys(range(tokens), "")
     for place, code in zip(batch.corrupted_idx[0].tolist(), batch.kinds[0].tolist(), strict=True):
         if place < tokens and code != NOT_PREDICTED:
@@ -160,10 +153,10 @@ def corruption_example(config: StudyConfig, data: PreparedData, tokens: int = 24
     return [
         {
             "Position": f"{i}",
-            "Token": repr(shown[i]),
-            "Corrupted": repr(seen[i]),
+            "Token": shown[i],
+            "Corrupted": seen[i],
             "Kind": kinds[i],
-            "3ML encoder sees": "" if kinds[i] == "masked" else repr(seen[i]),
+            "3ML encoder sees": "" if kinds[i] == "masked" else seen[i],
         }
         for i in range(tokens)
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.foundation.errors import TrainingError
-from threeml_core.masking import IGNORE_INDEX, CorruptedBatch, RaggedBatch
+from threeml_core.masking import IGNORE_INDEX, Batch, CorruptedBatch
 from threeml_core.models.build import build_model
 from threeml_core.training.batches import Batches, seed_of
 from threeml_core.training.checkpoint import TrainingState
@@ -20,12 +19,12 @@ from threeml_core.training.distributed import Processes
 from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 
 
-def count_of(batch: CorruptedBatch | RaggedBatch) -> torch.Tensor:
+def count_of(batch: Batch) -> torch.Tensor:
     """() corrupted tokens of a batch, on its device."""
     return (batch.labels != IGNORE_INDEX).sum()
 
 
-def loss_of(model: torch.nn.Module, batch: CorruptedBatch | RaggedBatch, count: torch.Tensor) -> torch.Tensor:
+def loss_of(model: torch.nn.Module, batch: Batch, count: torch.Tensor) -> torch.Tensor:
     """Sum of cross-entropies over the batch divided by `count`, the corrupted tokens of the whole update."""
     if isinstance(batch, CorruptedBatch):
         return model(corrupted=batch, num_items_in_batch=count, return_logits=False).loss
@@ -58,24 +57,22 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, config)
         self.state = TrainingState()
         self.bf16, self.compiled = precision_of(config, device)
-        forward: torch.nn.Module = self.model
+        forward: Any = self.model
         if self.compiled:
             # rows of unequal counts take Hugging Face's own way through the encoder, which looks at the mask's values
             whole = config.mask_counts == "exact"
-            forward = torch.compile(  # type: ignore[assignment]
-                self.model, dynamic=False, fullgraph=whole, mode=config.torch_compile_mode
-            )
+            forward = torch.compile(self.model, dynamic=False, fullgraph=whole, mode=config.torch_compile_mode)
         self._forward = self.processes.share(forward)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """bfloat16 if the run uses it."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
-    def next_batch(self) -> CorruptedBatch | RaggedBatch:
+    def next_batch(self) -> Batch:
         """The batch of the next update, of all processes."""
         return self.batches[self.state.step]
 
-    def update(self, batch: CorruptedBatch | RaggedBatch | None = None) -> torch.Tensor:
+    def update(self, batch: Batch | None = None) -> torch.Tensor:
         """Do one update, with the next batch if none is given; its loss in nats, still on the device.
 
         Of several processes each gives its share; the loss is their sum.
@@ -101,11 +98,11 @@ class Trainer:
         self.state.step += 1
         return total
 
-    def _gradients(self, own: CorruptedBatch | RaggedBatch, count: torch.Tensor) -> torch.Tensor:
+    def _gradients(self, own: Batch, count: torch.Tensor) -> torch.Tensor:
         """Accumulate the gradients of this process's share; its part of the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.device)
-        parts: Sequence[CorruptedBatch | RaggedBatch] = own.split(self.micro_batch_size)
+        parts = own.split(self.micro_batch_size)
         for number, part in enumerate(parts):
             if self.compiled:
                 torch.compiler.cudagraph_mark_step_begin()
@@ -113,7 +110,7 @@ class Trainer:
                 total += self._part(part, count, self.processes.rank * self.share + number * self.micro_batch_size)
         return total
 
-    def _part(self, part: CorruptedBatch | RaggedBatch, count: torch.Tensor, row: int) -> torch.Tensor:
+    def _part(self, part: Batch, count: torch.Tensor, row: int) -> torch.Tensor:
         """Forward and backward of a micro-batch whose first block is `row` of the update."""
         torch.manual_seed(seed_of(self.config.seed, self.state.step, 1 + row))  # of dropout
         with self.autocast():
@@ -122,10 +119,11 @@ class Trainer:
         (loss * self.processes.count if self.processes.count > 1 else loss).backward()
         return loss.detach()
 
-    def _take_smaller_parts(self, own: CorruptedBatch | RaggedBatch, count: torch.Tensor, reason: str) -> None:
+    def _take_smaller_parts(self, own: Batch, count: torch.Tensor, reason: str) -> None:
         """Out of GPU memory: find the largest smaller micro-batch that fits, and take it if that was asked for."""
         asked = self.micro_batch_size
-        fits = next((size for size in smaller_divisors(asked, self.share) if self._fits(own, count, size)), None)
+        smaller = (size for size in range(asked // 2, 0, -1) if self.share % size == 0)
+        fits = next((size for size in smaller if self._fits(own, count, size)), None)
         if fits is None:
             raise TrainingError(
                 f"out of GPU memory with micro_batch_size={asked} ({reason}), and one block does not fit either: "
@@ -138,7 +136,7 @@ class Trainer:
             )
         self.micro_batch_size = fits
 
-    def _fits(self, own: CorruptedBatch | RaggedBatch, count: torch.Tensor, size: int) -> bool:
+    def _fits(self, own: Batch, count: torch.Tensor, size: int) -> bool:
         """Try a micro-batch of this size; the next attempt clears its gradients."""
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
@@ -153,11 +151,6 @@ class Trainer:
         """Of the next update."""
         config = self.config
         return config.learning_rate * linear_warmup_decay(self.state.step, config.max_steps, config.warmup_ratio)
-
-
-def smaller_divisors(size: int, share: int) -> list[int]:
-    """Micro-batches of at most half of `size` that divide a share, the largest first."""
-    return [part for part in range(size // 2, 0, -1) if share % part == 0]
 
 
 def precision_of(config: StudyConfig, device: torch.device) -> tuple[bool, bool]:
