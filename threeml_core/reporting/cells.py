@@ -27,9 +27,8 @@ def shown_in(exhibit: str, outcomes: Iterable[Result]) -> list[Result]:
         c = outcome.run.config
         splits = c.listed("study_splits")
         split = splits.index(c.mask_split) if c.mask_split in splits else -1
-        architecture = list(ARCHITECTURES).index(c.architecture)
-        size = (c.hidden_size, c.num_hidden_layers)
-        return architecture, c.max_steps, c.mask_rate, size, c.decoder_num_hidden_layers, c.decoder_hidden_size, split
+        sizes = (c.hidden_size, c.num_hidden_layers, c.decoder_num_hidden_layers, c.decoder_hidden_size)
+        return list(ARCHITECTURES).index(c.architecture), c.max_steps, c.mask_rate, sizes, split
 
     return sorted((outcome for outcome in outcomes if exhibit in outcome.run.exhibits), key=order)
 
@@ -39,9 +38,6 @@ def with_equal_steps(outcomes: Iterable[Result], config: StudyConfig) -> list[Re
     return [o for o in shown_in("Table 3", outcomes) if o.run.config.max_steps == study_steps(config)]
 
 
-# -- numbers ----------------------------------------------------------------------------------------------------
-
-
 def percent(value: float | None) -> str:
     """A fraction times 100."""
     return MISSING if value is None else f"{100 * value:.1f}"
@@ -49,8 +45,7 @@ def percent(value: float | None) -> str:
 
 def measured(values: Iterable[float], digits: int = 1, scale: float = 1.0, sign: bool = False) -> str:
     """Mean over pre-training seeds with half its 95% interval, which one seed does not have."""
-    scaled = [scale * value for value in values]
-    if not scaled:
+    if not (scaled := [scale * value for value in values]):
         return NOT_RUN
     found = mean_interval(scaled)
     text = f"{found.mean:{'+' if sign else ''}.{digits}f}"
@@ -59,8 +54,7 @@ def measured(values: Iterable[float], digits: int = 1, scale: float = 1.0, sign:
 
 def measured_perplexity(values: Iterable[float]) -> str:
     """Exponential of the mean cross-entropy over pre-training seeds, with its 95% interval; see `ratio_interval`."""
-    known = list(values)
-    if not known:
+    if not (known := list(values)):
         return NOT_RUN
     found = ratio_interval(known)
     text = f"{found.mean:.1f}"
@@ -72,12 +66,9 @@ def difference(first: Mapping[int, float], second: Mapping[int, float], digits: 
     return measured([first[seed] - second[seed] for seed in first.keys() & second.keys()], digits, sign=True)
 
 
-# -- of a model -------------------------------------------------------------------------------------------------
-
-
-def perplexity(outcome: Result, kind: str = "masked") -> str:
-    """Validation perplexity at one kind of corrupted tokens."""
-    return measured_perplexity(outcome.metric(f"eval_perplexity_{kind}").values())
+def perplexity(outcome: Result, metric: str = "eval_perplexity_masked") -> str:
+    """Validation perplexity, by one of the metrics of `Result.metric`."""
+    return measured_perplexity(outcome.metric(metric).values())
 
 
 def parameters(outcome: Result) -> str:
@@ -91,15 +82,10 @@ def speedup(outcome: Result, baseline: str = "15%") -> list[float]:
     return [record.flops[SPEEDUPS[baseline]] for record in outcome.ended.values() if record.flops][:1]
 
 
-def average(studies: Mapping[int, Downstream]) -> str:
-    """Macro average after fine-tuning, times 100."""
-    return measured(averages(studies).values())
-
-
-def marked_average(studies: Mapping[int, Downstream]) -> str:
-    """The same, marked where it holds a task with a part of its examples."""
+def average(studies: Mapping[int, Downstream], marked: bool = False) -> str:
+    """Macro average after fine-tuning, times 100; `marked` where it holds a task with a part of its examples."""
     values = averages(studies).values()
-    is_subset = any(study.is_subset for study in studies.values())
+    is_subset = marked and any(study.is_subset for study in studies.values())
     return measured(values) + (" (subset)" if values and is_subset else "")
 
 
@@ -133,7 +119,7 @@ def ablation(outcome: Result, tasks: Sequence[Task]) -> dict[str, str]:
     for task in tasks:
         scores = [study.score(task) for study in outcome.ablation.values()]
         cells[ablation_heading(task)] = measured([s for s in scores if s is not None], scale=100)
-    return {**cells, "Average": marked_average(outcome.ablation)}
+    return {**cells, "Average": average(outcome.ablation, marked=True)}
 
 
 def reported_ablation(

@@ -6,11 +6,11 @@ A document marks where a table stands: `<!-- table: <preset> <name> -->`, then `
 from __future__ import annotations
 
 import math
+import operator
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 
 from threeml_core.benchmark.speeds import benchmark_records as benchmark
 from threeml_core.config import make_config
@@ -36,7 +36,7 @@ DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
 CORE_WATTS = 10.0
 """Power of one busy core, assumed: 280 W over a server's 64 cores, doubled for all around it, rounded up."""
 
-_BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
 class Study:
@@ -71,7 +71,7 @@ def _kinds(study: Study) -> Table:
     rows = []
     for outcome in shown:
         row = {"Model": outcome.run.model, "Steps": f"{outcome.run.config.max_steps:,}"}
-        row |= {f"Perplexity, {kind}": cells.perplexity(outcome, kind) for kind in KINDS}
+        row |= {f"Perplexity, {kind}": cells.perplexity(outcome, f"eval_perplexity_{kind}") for kind in KINDS}
         for heading, kinds in (("all corrupted", KINDS), ("masked and replaced", KINDS[:2])):
             found = cells.difference(_mean_loss(outcome, kinds), _mean_loss(baseline, kinds), 3)
             row[f"Loss against vanilla-15%, {heading} (nats)"] = MISSING if outcome is baseline else found
@@ -108,8 +108,7 @@ def _averages_with_accuracy(studies: Mapping[int, Downstream]) -> dict[int, floa
     found = {}
     for seed, study in studies.items():
         scores = [(study.metrics(t) or {}).get("accuracy") if t.name == "qqp" else study.score(t) for t in study.tasks]
-        known = [score for score in scores if score is not None]
-        if len(known) == len(scores):
+        if len(known := [score for score in scores if score is not None]) == len(scores):
             found[seed] = 100 * statistics.fmean(known)
     return found
 
@@ -117,11 +116,11 @@ def _averages_with_accuracy(studies: Mapping[int, Downstream]) -> dict[int, floa
 def _cost(study: Study) -> Table:
     """Hours of training (of mutual information: of all of it) by stage, times threads, and energy at `CORE_WATTS`."""
     rows, total = [], 0.0
-    for stage, key in (("pretrain", "train_seconds"), ("finetune", "train_seconds"), ("mutual_information", None)):
+    for stage, key in (("pretrain", "train_seconds"), ("finetune", "train_seconds"), ("mutual_information", "seconds")):
         records = [r for r in study.records[stage] if r.failure is None]
-        seconds = [sum(v for k, v in r.timing.items() if k.endswith("seconds") and key in (None, k)) for r in records]
+        seconds = [sum(v for k, v in r.timing.items() if k.endswith(key)) for r in records]
         threads = [float(r.environment["hardware"].get("threads", 1)) for r in records]
-        hours = sum(s * t for s, t in zip(seconds, threads, strict=True)) / 3600
+        hours = sum(map(operator.mul, seconds, threads)) / 3600
         rows.append({"Stage": stage.replace("_", " "), "Runs": f"{len(records):,}", **_hours_cells(hours)})
         total += hours
     return Table([*rows, {"Stage": "all", **_hours_cells(total)}], "")
@@ -150,18 +149,14 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
 
 
 def render(text: str, studies: dict[str, Study]) -> str:
-    """A document with its tables written anew.
-
-    Args:
-        text: of the document.
-        studies: by preset; what is missing is added.
+    """A document's text with its tables written anew; a study that is missing in `studies`, by preset, is added.
 
     Raises:
         StudyError: a table of another name.
     """
 
     def table(match: re.Match[str]) -> str:
-        start, preset, name, _, end = match.groups()
+        start, preset, name, end = match.groups()
         if name not in TABLES:
             raise StudyError(f"no table {name!r} is known: expected one of {', '.join(TABLES)}")
         if preset not in studies:
@@ -176,10 +171,8 @@ def outdated(write: bool = False) -> list[str]:
     studies: dict[str, Study] = {}
     found = []
     for name in DOCUMENTS:
-        path: Path = PROJECT_ROOT / name
-        if not path.exists():
-            continue
-        text = path.read_text(encoding="utf-8")
+        path = PROJECT_ROOT / name
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
         if (new := render(text, studies)) != text:
             found.append(name)
             if write:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from threeml_core.config import StudyConfig
 from threeml_core.glue.tasks import select_tasks
@@ -13,27 +13,22 @@ from threeml_core.reporting.drawing import draw_means
 from threeml_core.reporting.style import GREY, Figure, drawing, show_ten_points
 from threeml_core.reporting.table import Table
 from threeml_core.study.experiment import ablation_config
-from threeml_core.study.results import Downstream, Result
+from threeml_core.study.results import Result
 
 
 def figure_3(outcomes: Sequence[Result], config: StudyConfig) -> Figure:
     """Score against the mask rate, task by task and on average; the paper's optima in grey."""
     shown = cells.shown_in("Figure 3", outcomes)
     optima = {v.metric: v.value for v in reported_values() if v.artefact == "Figure 3"}
-    panels: list[tuple[str, str, Callable[[Downstream], float | None]]] = [
-        *(
-            (task.title, f"{task.name}_best_mask_rate", lambda d, t=task: d.score(t))
-            for task in select_tasks(ablation_config(config))
-        ),
-        ("Average", "best_mask_rate", lambda d: d.average),
-    ]
+    panels = [*select_tasks(ablation_config(config)), None]  # None: the average
     said = []
     with drawing(len(panels), 2.6) as (figure, axes):
-        for axis, (title, key, of) in zip(axes, panels, strict=True):
+        for axis, task in zip(axes, panels, strict=True):
+            title, key = (task.title, f"{task.name}_best_mask_rate") if task else ("Average", "best_mask_rate")
             points = []
             for outcome in shown:
-                values = [100 * v for study in outcome.ablation.values() if (v := of(study)) is not None]
-                if values:
+                numbers = [study.score(task) if task else study.average for study in outcome.ablation.values()]
+                if values := [100 * number for number in numbers if number is not None]:
                     points.append((100 * outcome.run.config.mask_rate, values))
             draw_means(axis, points, "vanilla")
             show_ten_points(axis, [value for _, values in points for value in values])

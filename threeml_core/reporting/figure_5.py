@@ -31,9 +31,9 @@ def figure_5(outcomes: Sequence[Result]) -> Figure:
                     if outcome.run.config.architecture == architecture and values and ups:
                         points.append((ups[0], values))
                         label_rate(axis, outcome, ups[0], mean_interval(values).mean)
+                        shown += values
                 if points:
                     draw_means(axis, points, architecture, entry.label)
-                    shown += [value for _, values in points for value in values]
             if not shown:
                 note_not_run(axis)
             show_ten_points(axis, shown)
@@ -53,10 +53,7 @@ def figure_5(outcomes: Sequence[Result]) -> Figure:
 
 
 def figure_5_values(outcomes: Sequence[Result], config: StudyConfig) -> Table:
-    """Figure 5 in numbers.
-
-    Clocks of runs on a machine's different days are not compared: page 08 does it in turns.
-    """
+    """Figure 5 in numbers; clocks of a machine's different days are not compared: page 08 does it in turns."""
     shown = cells.shown_in("Figure 5", outcomes)
     optima = {v.setting: v.value for v in reported_values() if v.artefact == "Figure 5"}
     rows = []

@@ -65,9 +65,8 @@ def corruption_note(records: Iterable[RunRecord]) -> str:
     """What mask rates and splits execute in sequences of this length, where that is not what was asked for; else ""."""
     found, lengths = set(), set()
     for record in records:
-        for evaluation, prefix in ((False, ""), (True, "validation: ")):
-            executed = record.identity.get("eval_corruption" if evaluation else "corruption", {})
-            if statement := executed_statement(record.parameters, executed, evaluation):
+        for evaluation, key, prefix in ((False, "corruption", ""), (True, "eval_corruption", "validation: ")):
+            if statement := executed_statement(record.parameters, record.identity.get(key, {}), evaluation):
                 found.add(f"\n* {prefix}{statement}")
                 lengths.add(record.parameters["sequence_length"])
     if not found:

@@ -8,7 +8,7 @@ from threeml_core.config import StudyConfig
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
-from threeml_core.reporting.drawing import draw_intervals, finish_panels, perplexities
+from threeml_core.reporting.drawing import draw_intervals, finish_panels
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.study.results import Result
@@ -25,12 +25,9 @@ def scaling_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
             if vanilla is not None and outcome is not vanilla:
                 loss = cells.loss_difference(outcome, vanilla)
                 average = cells.average_difference(outcome.comparison, vanilla.comparison)
-            row = {
-                "Encoder": f"{layers} × {width}",
-                "Model": outcome.run.model,
-                "Parameters": cells.parameters(outcome),
-            }
-            row |= {"Perplexity, masked": cells.perplexity(outcome), "Average": cells.average(outcome.comparison)}
+            row = {"Encoder": f"{layers} × {width}", "Model": outcome.run.model}
+            row |= {"Parameters": cells.parameters(outcome), "Perplexity, masked": cells.perplexity(outcome)}
+            row["Average"] = cells.average(outcome.comparison)
             row["Loss over all corrupted, against vanilla-40% (nats)"] = loss
             rows.append({**row, "Average against vanilla-40% (points)": average})
             shown.append(outcome)
@@ -53,7 +50,7 @@ def plot_scaling(outcomes: Sequence[Result]) -> Figure:
             look = {**look_of(architecture), "markersize": 5, "alpha": 1 if rate == 0.4 else 0.6}
             points = [(next(iter(o.ended.values())).data["parameters"] / 1e6, o) for o in models if o.ended]
             draw_intervals(axes, points, label=label, **look)
-            ends.append(f"{label}: {', '.join(cells.measured_perplexity(perplexities(o)) for o in models)}")
+            ends.append(f"{label}: {', '.join(map(cells.perplexity, models))}")
         finish_panels(figure, axes, sum(by_size.values(), []), "parameters in pre-training (M)")
     sizes = ", ".join(f"{layers} × {width}" for layers, width in by_size) or NOT_RUN
     return Figure(

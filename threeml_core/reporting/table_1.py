@@ -21,11 +21,11 @@ def table_1(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     rows = []
     for outcome in shown:
         c = outcome.run.config
-        row = {"Model": outcome.run.model}
-        row["All corrupted"] = cells.measured_perplexity(outcome.metric("eval_perplexity").values())
+        row = {"Model": outcome.run.model, "All corrupted": cells.perplexity(outcome, "eval_perplexity")}
         for kind in KINDS:
-            known = outcome.metric(f"eval_perplexity_{kind}") or not outcome.ended
-            row[kind.capitalize()] = cells.perplexity(outcome, kind) if known else MISSING
+            metric = f"eval_perplexity_{kind}"
+            is_known = outcome.metric(metric) or not outcome.ended
+            row[kind.capitalize()] = cells.perplexity(outcome, metric) if is_known else MISSING
         row["Unigram, masked"] = cells.measured_perplexity([*outcome.metric("unigram_perplexity_masked").values()][:1])
         against = cells.loss_difference(outcome, vanilla) if vanilla else NOT_RUN
         row["Loss over all corrupted, against vanilla (nats)"] = MISSING if outcome is vanilla else against

@@ -44,7 +44,7 @@ def table_2(experiment: Experiment | str, outcomes: Sequence[Result], config: St
         elif default is not None:
             row["Against the default"] = cells.average_difference(outcome.ablation, default.ablation)
         for heading, metric in experiment.columns.items():
-            row[heading] = cells.measured_perplexity(outcome.metric(metric).values())
+            row[heading] = cells.perplexity(outcome, metric)
         rows.append({**row, "Parameters": cells.parameters(outcome)})
         setting = f"{c.architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
         said = cells.reported_ablation(setting, reported, tasks)

@@ -31,7 +31,7 @@ def table_3(outcomes: Sequence[Result], config: StudyConfig) -> Table:
         row = {"Model": outcome.run.model + ("" if equal else ", equal FLOPs"), "Parameters": cells.parameters(outcome)}
         row |= {"Steps": f"{c.max_steps:,}", "Speed-up, FLOPs": cells.measured(cells.speedup(outcome), 2)}
         row |= {cells.task_heading(task): _task_cell(outcome, task) for task in tasks}
-        rows.append({**row, "Average": cells.marked_average(outcome.comparison)})
+        rows.append({**row, "Average": cells.average(outcome.comparison, marked=True)})
         setting = f"{c.architecture} {c.mask_rate:g}"
         for model, values in reported_rows(recipe).items():
             where = values["glue_average"].setting
@@ -99,9 +99,7 @@ def difference_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
             "Budget": f"equal {'steps' if outcome.run.config.max_steps == study_steps(config) else 'FLOPs'}",
             "Against": baseline.run.model,
             "Average (points)": cells.average_difference(outcome.comparison, baseline.comparison),
-            "Loss, all corrupted (nats)": cells.difference(
-                outcome.metric("eval_loss"), baseline.metric("eval_loss"), 3
-            ),
+            "Loss, all corrupted (nats)": cells.loss_difference(outcome, baseline),
         }
         for baseline in shown
         if baseline.run.config.architecture == "vanilla"
