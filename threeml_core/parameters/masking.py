@@ -83,9 +83,12 @@ class CorruptionCounts:
     @property
     def split(self) -> str:
         """Percent masked-replaced-unchanged."""
-        return (
-            "-".join(f"{float(100 * part / self.total):.3g}" for part in vars(self).values()) if self.total else "0-0-0"
-        )
+        total = self.total or 1
+        return "-".join(f"{float(100 * part / total):.3g}" for part in vars(self).values())
+
+    def as_text(self) -> dict[str, str]:
+        """For a record: exact numbers, such as `{"masked": "4", "replaced": "1/2", "unchanged": "1/2"}`."""
+        return {kind: str(count) for kind, count in vars(self).items()}
 
 
 def corruption_counts(n: int, mask_rate: float, mask_split: str) -> CorruptionCounts:
@@ -118,14 +121,10 @@ def largest_mask_rate(n: int, mask_split: str, candidates: int) -> float:
 
 
 def corruption_of(parameters: Mapping[str, Any], evaluation: bool = False) -> dict[str, Any]:
-    """What is executed of the rate and split (`evaluation`: of validation) of a run: equal where it is the same.
-
-    Exact numbers as text, such as `{"masked": "4", "replaced": "1/2", "unchanged": "1/2"}`.
-    """
+    """What is executed of the rate and split (`evaluation`: of validation) of a run: equal where it is the same."""
     rate, split = (parameters[f"{'eval_' * evaluation}{name}"] for name in ("mask_rate", "mask_split"))
     if parameters["mask_counts"] == "exact" or evaluation:
-        counts = corruption_counts(parameters["sequence_length"], rate, split)
-        return {kind: str(count) for kind, count in vars(counts).items()}
+        return dict(corruption_counts(parameters["sequence_length"], rate, split).as_text())
     return {"mask_rate": rate, "mask_split": split}
 
 
