@@ -388,9 +388,8 @@ def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
     `In`: values alone decide there. None is a value where a parameter may be None, and else says that nothing is given.
 
     Any other plain value in the namespace is a misspelt parameter and is refused. Objects (modules, records, figures)
-    are passed over, so the cell can be run again in JupyterLab after the rest of the notebook.
-
-    It is what a notebook does first, so the way its threads wait is set here, before torch is imported.
+    are passed over, so the cell can be run again in JupyterLab after the rest of the notebook. It is what a notebook
+    does first, so the way its threads wait is set here, before torch is imported.
 
     Raises:
         ParameterError: see `make_config`.
@@ -435,11 +434,7 @@ class _Parser(argparse.ArgumentParser):
 def parse_arguments(description: str, arguments: list[str] | None = None, stage: str = "") -> StudyConfig:
     """A command line with papermill's own `-f FILE` and `-p NAME VALUE` -> `StudyConfig`.
 
-    Args:
-        description: of the command, for `--help`.
-        arguments: None: those of this process.
-        stage: whose parameters `--help` lists, with the values that they have where nothing is given; "": all. Every
-            parameter is accepted, whatever is listed.
+    `--help` lists the parameters of `stage` ("": all), with the values that they have where nothing is given.
 
     Raises:
         ParameterError: anything else on it; see `make_config`.
