@@ -96,7 +96,7 @@ def mlm_perplexity(
     """Validation loss and perplexities of the model, and of the unigram distribution at the same positions.
 
     Args:
-        model: its training mode is restored.
+        model: of any architecture; its training mode is restored.
         corruption: from `fixed_corruption`, on the CPU.
         unigram: (vocab,) from `unigram_log_probabilities`.
         batch_size: blocks per forward pass.
