@@ -109,8 +109,8 @@ def leave_record(
         folder: of the run, see `run_folder`.
         identity: all that determines the result.
         config: its parameters; a run that has none of its own takes those of another's record.
-        environment: see `describe_environment`.
-        files: see `describe_files`.
+        environment: where it was done, see `describe_environment`.
+        files: what it leaves in its folder, see `describe_files`.
         fields: the other fields of the record; those left out are empty.
     """
     empty: dict[str, Any] = {name: {} for name in ("metrics", "flops", "timing", "data")}

@@ -44,10 +44,10 @@ def run_all(
         runs_dir: folder of all run folders; on Ray all hosts must see it under this name.
         log: takes a line for each run, and now and then one about all. The count grows as jobs follow from others.
         workers: of `inline`: processes at once, among which the cores are divided; 1: all in this process, with its
-            progress lines.
+            progress lines. Small models keep two cores busier as two processes of one thread than as one of two.
         engine: `inline` or `ray`.
-        ray_address: see the parameter of this name, as for `ray_max_retries`.
-        ray_max_retries: how often a run is started again.
+        ray_address: of a running cluster; None: Ray is started on this host.
+        ray_max_retries: how often a run is started again on another worker if its own is lost.
 
     Raises:
         StudyError: bad input or a damaged run, or a worker was lost; what was finished before stays.

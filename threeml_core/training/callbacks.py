@@ -17,11 +17,8 @@ def metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Calla
     """Append lines to metrics.jsonl (and TensorBoard); lines after step `done`, of a killed run, are dropped.
 
     The run's lock keeps others from the file, and a finished run's is never opened for writing. Only who removes the
-    folder of a run at work removes the lock too; then the run that is there now goes on, and this one stops, as its
-    record would tell the size of the other's file.
-
-    Raises:
-        TrainingError: metrics.jsonl is no longer the one that was opened.
+    folder of a run at work removes the lock too; then the run that is there now goes on, and this one stops with a
+    `TrainingError`, as its record would tell the size of the other's file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "metrics.jsonl"

@@ -50,11 +50,7 @@ class Processes:
         return self.rank == 0
 
     def check(self, batch_size: int, micro_batch_size: int) -> None:
-        """Refuse a batch that cannot be shared.
-
-        Raises:
-            ParameterError: blocks or micro-batches would be left over.
-        """
+        """Refuse, with a `ParameterError`, a batch of which blocks or micro-batches would be left over."""
         if batch_size % self.count:
             raise ParameterError(
                 f"batch_size={batch_size} cannot be shared by {self.count} processes: choose a multiple of "
@@ -84,9 +80,8 @@ class Processes:
             yield
             dist.destroy_process_group()  # after an error it might wait for the others
         except RuntimeError as error:
-            if not isinstance(error, dist.DistError) and not any(
-                mark in str(error) for mark in ("gloo", "NCCL", "Connection")
-            ):
+            lost = any(mark in str(error) for mark in ("gloo", "NCCL", "Connection"))
+            if not lost and not isinstance(error, dist.DistError):
                 raise
             reason = str(error).split("\n")[0][:200]
             raise TrainingError(
@@ -132,15 +127,10 @@ class Processes:
 
 
 def run_with_torchrun(stage: str, parameters: Mapping[str, Any], count: int, log: Log) -> None:
-    """Start `threeml <stage> --config <file>` as `count` processes on this host and follow its log.
+    """Start `threeml <stage> --config <file>` as `count` processes on this host, one for each GPU, and follow its log.
 
-    Never a fork of this process, which may have used a GPU. If this process ends, however it does, so do they.
-
-    Args:
-        stage: of the command.
-        parameters: written into the file; they never reach a shell.
-        count: one process for each GPU.
-        log: takes the lines of the first process.
+    Never a fork of this process, which may have used a GPU. If this process ends, however it does, so do they. The
+    parameters are written into the file and never reach a shell.
 
     Raises:
         TrainingError: it failed; with its own line.

@@ -77,12 +77,9 @@ def unigram_log_probabilities(train_counts: np.ndarray, special_ids: tuple[int, 
 
 
 def summarize(losses: Tensor, kinds: Tensor, prefix: str) -> dict[str, float]:
-    """Cross-entropies in nats and the kind of each -> mean loss and perplexities, in total and by kind.
+    """Cross-entropies in nats and the kind of each, both (blocks, slots) -> mean loss and perplexities, also by kind.
 
-    Args:
-        losses: (blocks, slots).
-        kinds: (blocks, slots), see `CorruptedBatch.kinds`; slots that hold nothing are passed over.
-        prefix: of the names.
+    For the kinds see `CorruptedBatch.kinds`; slots that hold nothing are passed over. `prefix` is that of the names.
     """
     total = losses[kinds != NOT_PREDICTED].mean()
     result = {f"{prefix}_loss": total.item(), f"{prefix}_perplexity": total.exp().item()}
@@ -99,10 +96,10 @@ def mlm_perplexity(
     """Validation loss and perplexities of the model, and of the unigram distribution at the same positions.
 
     Args:
-        model: any of the three; its training mode is restored.
+        model: of any architecture; its training mode is restored.
         corruption: from `fixed_corruption`, on the CPU.
         unigram: (vocab,) from `unigram_log_probabilities`.
-        batch_size: blocks a forward pass.
+        batch_size: blocks per forward pass.
         autocast: a context manager for mixed precision.
 
     Returns:

@@ -66,11 +66,7 @@ STAGE = "pretrain"
 
 
 def planned_run(config: StudyConfig, data: PreparedData, device: torch.device) -> tuple[Path, dict[str, Any]]:
-    """Folder of a run, and all that determines its result.
-
-    Raises:
-        ParameterError: a mask rate that these sequences cannot satisfy.
-    """
+    """Folder of a run, and all that determines its result; refuses a mask rate that these sequences cannot satisfy."""
     for evaluation in (False, True):
         masking_of(config, data, evaluation)
     bf16, compiled = precision_of(config, device)
@@ -85,10 +81,6 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
 
     Source: section 3.3 and Appendix A. Leaves `runs/pretrain/<run id>/` with `record.json`, `metrics.jsonl`,
     `model/` (decoder included) and `encoder/` (an ordinary RoBERTa with tokenizer).
-
-    Args:
-        config: resolved parameters.
-        log: takes progress lines.
 
     Raises:
         StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
@@ -149,9 +141,7 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
     saved = processes.first_says(states.newest(log) if processes.is_first else None)
     if saved is not None:
         trainer.state = load_training_state(saved, trainer.model, trainer.optimizer)
-        log(f"run {folder.name} resumes after step {trainer.state.step}")
-    else:
-        log(f"run {folder.name} starts")
+    log(f"run {folder.name} {f'resumes after step {trainer.state.step}' if saved else 'starts'}")
     corruption = fixed_corruption(validation_blocks(config, data), masking_of(config, data, evaluation=True))
     _say_what_is_executed(identity, config, corruption, log)
     unigram = unigram_log_probabilities(data.train_counts(), data.special_ids)
