@@ -54,9 +54,7 @@ def _cell(result: TaskResult) -> str:
 def glue_table(studies: Sequence[GlueStudy]) -> Table:
     """Our row of Table 3 for each study, and beneath it the paper's rows for the same architecture.
 
-    Cells are medians over seeds of the best of the grid, times 100, in the paper's order of metrics. A task whose
-    examples are not the full official ones is marked as a subset, and so is an average that holds one; seeds without
-    a result are counted in the cell.
+    Cells are medians over seeds of the best of the grid, times 100; subsets and seeds without a result are marked.
     """
     tasks = [result.task for result in studies[0].results]
     rows = []
@@ -125,8 +123,7 @@ def example_table(study: GlueStudy) -> Table:
 def ablation_table(study: GlueStudy) -> Table:
     """The columns of the paper's ablations: accuracies, MNLI weighted by the sizes of its two sets.
 
-    Source: section 3.1 and Table 2. The runs are those of the protocol: QQP's are best by the mean of F1 and accuracy.
-    Tasks that were not run show as not run.
+    The runs are those of the protocol: QQP's are best by the mean of F1 and accuracy. Source: section 3.1 and Table 2.
     """
     results = {result.task.name: result for result in study.results}
     row = {"Model": study.name}
@@ -182,8 +179,8 @@ def failed_table(studies: Sequence[GlueStudy]) -> Table:
     for study in studies:
         for record in (record for result in study.all_results for record in (*result.failed, *result.collapsed)):
             row = {"Model": study.name, "Run": record.run_id, **_point(record)}
-            kind = "failed" if record.failure else "collapsed"
-            rows.append({**row, "Result": kind, "Reason": record.failure or "one answer for every example"})
+            row["Result"] = "failed" if record.failure else "collapsed"
+            rows.append({**row, "Reason": record.failure or "one answer for every example"})
     if not rows:
         count = sum(len(study.runs) for study in studies)
         rows = [{"Run": "none", "Result": f"all {count} runs ended, none with one answer for everything"}]
@@ -198,7 +195,7 @@ def runs_table(study: GlueStudy) -> Table:
         best = {record.run_id for record in result.best}
         for record in result.records:
             speed = MISSING if record.failure else f"{record.timing['sequences_per_second']:,.0f}"
-            name = ("→ " if record.run_id in best else "") + record.run_id
+            name = "→ " * (record.run_id in best) + record.run_id
             rows.append({"Run": name, **_point(record), "Score": _score(record), "Sequences/s": speed})
     return Table(rows, f"{study.name}: all {len(study.runs)} runs; → best of its seed", folded=True)
 
@@ -215,10 +212,9 @@ def _point(record: RunRecord) -> dict[str, str]:
 
 def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
     """Score on the validation set after each epoch, of the best run of each seed, a panel for each task."""
-    results = [result for result in study.results if result.best]
+    results, ends = [result for result in study.results if result.best], []
     if not results:
         return _nothing(study)
-    ends = []
     with drawing(len(results), 2.5, per_row=4) as (figure, axes):
         for axis, result in zip(axes, results, strict=True):
             assert result.chance is not None and result.score is not None

@@ -21,7 +21,6 @@ def first_notes(outcomes: Sequence[Result]) -> str:
 
 
 def _seeds_note(outcomes: Iterable[Result]) -> str:
-    """What the number of pre-training seeds allows to say."""
     counts = sorted({len(outcome.run.seeds) for outcome in outcomes})
     if counts[-1] == 1:
         return (
@@ -35,7 +34,6 @@ def _seeds_note(outcomes: Iterable[Result]) -> str:
 
 
 def _plateau_note(outcomes: Iterable[Result]) -> str:
-    """Which models have learned nothing about masked tokens yet."""
     known = [outcome for outcome in outcomes if outcome.ended]
     flat = [outcome for outcome in known if outcome.on_plateau]
     if not known:

@@ -21,13 +21,9 @@ from threeml_core.study.results import Result
 def table_2(experiment: Experiment | str, outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Our row for each value and model, and beneath it the paper's where it has that value.
 
-    Two perplexities stand beside the scores of Table 2c: of the corruption that every model is validated on, and over
-    the kinds as in the run's own split, which is what the paper's column must be.
-
-    Args:
-        experiment: `Table 2a`, `Table 2b` or `Table 2c`, or an ablation of your own that varies one parameter.
-        outcomes: what the study's runs gave.
-        config: the study's parameters.
+    `experiment` is `Table 2a`, `Table 2b` or `Table 2c`, or an ablation of your own that varies one parameter. Of the
+    two perplexities of Table 2c one is of the corruption that every model is validated on, the other over the kinds as
+    in the run's own split, which is what the paper's column must be.
     """
     (experiment,) = chosen_experiments([experiment])
     name, (key,) = experiment.name, experiment.vary
@@ -59,14 +55,13 @@ def table_2(experiment: Experiment | str, outcomes: Sequence[Result], config: St
 
 def table_2_reported(name: str) -> Table:
     """All that the paper reports in `Table 2a`, `Table 2b` or `Table 2c`."""
-    experiment = EXPERIMENTS[name]
-    title = experiment.heading
+    experiment, reported = EXPERIMENTS[name], reported_in(name)
     tasks = [GLUE_TASKS[task] for task in ABLATION_TASKS]
-    reported = reported_in(name)
     rows = []
     for setting in dict.fromkeys(where for where, _ in reported):
         architecture, rate, change = setting.split()
-        row = {"Model": f"{ARCHITECTURES[architecture].label}-{float(rate):.0%}", title: change.partition("=")[2]}
+        row = {"Model": f"{ARCHITECTURES[architecture].label}-{float(rate):.0%}"}
+        row[experiment.heading] = change.partition("=")[2]
         row |= cells.reported_ablation(setting, reported, tasks)
         if value := reported.get((setting, "perplexity")):
             row |= {"Perplexity, own split": value.reported, "Note": value.note}
@@ -96,9 +91,7 @@ def swap_table(outcomes: Sequence[Result]) -> Table:
         is_first = said[_SWAPPED[0]].value > said[_SWAPPED[1]].value
         doubt = "on the unigram plateau" if any(o.on_plateau for o in found.values()) else ""
         low, high = (0, math.inf) if is_first else (-math.inf, 0)
-        finding = Finding(
-            f"{ARCHITECTURES[architecture].label}: {' against '.join(_SWAPPED)}", "nats", low, high, values, doubt
-        )
+        finding = Finding(" against ".join(_SWAPPED), "nats", low, high, values, doubt)
         row["Difference (nats)"] = cells.measured(values, 3, sign=True)
         row |= {"The paper's order": f"{_SWAPPED[not is_first]} is higher", "Verdict": finding.verdict}
         rows.append({**row, "Why not": "; ".join(finding.reasons) if values else ""})

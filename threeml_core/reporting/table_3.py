@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -85,9 +86,8 @@ def _reported_speedup(values: Mapping[str, ReportedValue]) -> str:
 def _task_cell(outcome: Result, task: Task) -> str:
     """All metrics of a task, times 100; means over pre-training seeds."""
     found = [metrics for study in outcome.comparison.values() if (metrics := study.metrics(task))]
-    return (
-        "/".join(cells.measured([m[key] for m in found], scale=100) for key in task.metric_keys) if found else NOT_RUN
-    )
+    said = [cells.measured([metrics[key] for metrics in found], scale=100) for key in task.metric_keys if found]
+    return "/".join(said) or NOT_RUN
 
 
 def difference_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
@@ -112,13 +112,8 @@ def difference_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
 def learned_table(outcomes: Sequence[Result], config: StudyConfig, finetuning: Iterable[RunRecord]) -> Table:
     """Does pre-training help? Each task's score from every encoder of Table 3, and without pre-training.
 
-    Without pre-training every fine-tuning seed has weights of its own, so fine-tuning seeds stand where pre-training
-    seeds do. *Helps*: the 95% interval of the difference (Welch's t over seeds) is above zero.
-
-    Args:
-        outcomes: what the study's runs gave.
-        config: the study's parameters.
-        finetuning: records of stage `finetune`; those of `random:` encoders of this size are taken.
+    Without pre-training (`random:` encoders of this size) every fine-tuning seed has weights of its own, so these seeds
+    stand where pre-training seeds do. *Helps*: the 95% interval of the difference (Welch's t over seeds) is above zero.
     """
     shown = cells.with_equal_steps(outcomes, config)
     random = _without_pretraining(shown, finetuning)
@@ -147,28 +142,19 @@ def learned_table(outcomes: Sequence[Result], config: StudyConfig, finetuning: I
 
 def untrained_table(outcomes: Sequence[Result], finetuning: Iterable[RunRecord]) -> Table:
     """The runs without pre-training behind `learned_table`."""
-    rows = [
-        {
-            "Run": record.run_id,
-            "Task": record.data["task"],
-            "Seed": f"{record.identity['seed']}",
-            "Score": MISSING if record.failure else cells.percent(record.metrics["score"]),
-        }
-        for of in _without_pretraining(cells.shown_in("Table 3", outcomes), finetuning).values()
-        for record in of
-    ]
+    found = _without_pretraining(cells.shown_in("Table 3", outcomes), finetuning)
+    rows = []
+    for record in itertools.chain(*found.values()):
+        score = MISSING if record.failure else cells.percent(record.metrics["score"])
+        row = {"Run": record.run_id, "Task": record.data["task"], "Seed": f"{record.identity['seed']}"}
+        rows.append({**row, "Score": score})
     return Table(rows or [{"Run": NOT_RUN}], "Runs without pre-training", folded=True)
 
 
 def _without_pretraining(outcomes: Iterable[Result], finetuning: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     """Task -> fine-tunings of encoders without their training, of these models' size and fine-tuned as they were."""
-    known = {
-        _tuned_how(record)
-        for outcome in outcomes
-        for study in outcome.comparison.values()
-        for of in study.records.values()
-        for record in of
-    }
+    studies = [study for outcome in outcomes for study in outcome.comparison.values()]
+    known = {_tuned_how(record) for study in studies for of in study.records.values() for record in of}
     found: dict[str, list[RunRecord]] = {}
     for record in finetuning:
         if record.data["checkpoint"].startswith(RANDOM) and _tuned_how(record) in known:
@@ -183,10 +169,7 @@ def _tuned_how(record: RunRecord) -> tuple[Any, ...]:
 
 
 def budget_table(outcomes: Sequence[Result]) -> Table:
-    """What pre-training took: tokens, FLOPs, hours, energy.
-
-    Energy is codecarbon's where it was installed, else that of a GPU by its hours times `gpu_watts`, else not measured.
-    """
+    """What pre-training took: tokens, FLOPs, hours, energy (codecarbon's, else a GPU's hours times `gpu_watts`)."""
     rows = []
     for outcome in cells.shown_in("Table 3", outcomes):
         c, records = outcome.run.config, list(outcome.ended.values())
