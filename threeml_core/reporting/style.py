@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
+import seaborn as sns
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from threeml_core.parameters.architectures import ARCHITECTURES
@@ -42,9 +43,8 @@ _RC: Any = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), INK),
-    **{"axes.grid": True, "grid.color": GREY, "grid.alpha": 0.3, "legend.frameon": False},
+    **{"grid.color": GREY, "grid.alpha": 0.3, "legend.frameon": False},
     **{"svg.fonttype": "none", "svg.hashsalt": "3ml", "font.size": 11},
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
 }
 
 
@@ -79,6 +79,8 @@ def drawing(panels: int = 1, height: float = 3.4, per_row: int = 8) -> Iterator[
     with matplotlib.rc_context(_RC):
         figure, axes = plt.subplots(rows, columns, figsize=(7.4, height * rows), squeeze=False, layout="constrained")
         for number, axis in enumerate(axes.flat):
+            axis.grid(True)
+            sns.despine(ax=axis)
             axis.set_visible(number < panels)
         yield figure, list(axes.flat)[:panels]
 
