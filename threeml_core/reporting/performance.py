@@ -52,8 +52,9 @@ def noise_statement(records: Sequence[RunRecord]) -> str:
         left_out = "" if len(good) == len(records) else f", {len(records) - len(good)} of them left out"
         return f"{where} in {len(records)} sessions of {rounds} rounds{left_out}, each a process of its own."
     return (
-        f"{where}; vanilla-15% against itself, in the same {rounds} rounds, is {speeds.text_of(floors[0], 3)} times as "
-        "fast: smaller differences are noise. One session: its interval says nothing of another hour or another process."
+        f"{where}; vanilla-15% against itself, in the same {rounds} rounds, is {speeds.text_of(floors[0], 3)} times "
+        "as fast: smaller differences are noise. One session: its interval says nothing of another hour or another "
+        "process."
     )
 
 
