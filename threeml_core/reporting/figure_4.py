@@ -100,10 +100,7 @@ def _is_vanilla(record: RunRecord) -> bool:
 
 
 def statement_table(records: Sequence[RunRecord]) -> Table:
-    """The two statements of section 4.2, judged over pre-training seeds by the rule of the paper's claims.
-
-    3ML's is what the claim C8 says.
-    """
+    """The two statements of section 4.2 (3ML's is claim C8), judged over pre-training seeds as the claims are."""
     findings = [(first_layers(records), "no vanilla run with the embedding, the first quarter and the last layer")]
     models = [(r.parameters["architecture"], r.parameters["mask_rate"]) for r in records]
     for model in dict.fromkeys(model for model in models if model[0] != "vanilla") or [("self", 0.0)]:

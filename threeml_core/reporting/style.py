@@ -42,8 +42,13 @@ _RC: Any = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), INK),
-    **{"axes.grid": True, "grid.color": GREY, "grid.alpha": 0.3, "legend.frameon": False},
-    **{"svg.fonttype": "none", "svg.hashsalt": "3ml", "font.size": 11},
+    "axes.grid": True,
+    "grid.color": GREY,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "3ml",
+    "font.size": 11,
     **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
 }
 

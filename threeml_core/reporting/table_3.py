@@ -179,17 +179,13 @@ def budget_table(outcomes: Sequence[Result]) -> Table:
         row["Tokens"] = f"{c.max_steps * c.batch_size * c.sequence_length / 1e6:,.1f} M"
         row["Training FLOPs"] = f"{records[0].flops['training']:.3g}" if records and records[0].flops else NOT_RUN
         row["Hours"] = cells.measured(hours, 3)
-        row["Energy (kWh)"], row["Energy by"] = _energy_cells(records, hours, c.gpu_watts)
+        row |= {"Energy (kWh)": MISSING, "Energy by": "not measured: no codecarbon" if records else NOT_RUN}
+        meant = [record.timing["energy_kwh"] for record in records if "energy_kwh" in record.timing]
+        if meant and len(meant) == len(records):
+            row |= {"Energy (kWh)": cells.measured(meant, 4), "Energy by": "codecarbon"}
+        elif machines and all("gpu" in machine for machine in machines):
+            energy = cells.measured((h * c.gpu_watts / 1000 for h in hours), 3)
+            row |= {"Energy (kWh)": energy, "Energy by": f"hours × {c.gpu_watts:g} W"}
         row["Hardware"] = ", ".join(sorted({f"{m.get('gpu') or m['cpu']}" for m in machines})) or NOT_RUN
         rows.append({**row, "Threads": ", ".join(sorted({f"{m['threads']}" for m in machines})) or NOT_RUN})
     return Table(rows, "Budget of pre-training, one seed")
-
-
-def _energy_cells(records: Sequence[RunRecord], hours: Sequence[float], watts: float) -> tuple[str, str]:
-    """Energy in kWh, and how it is known."""
-    meant = [record.timing["energy_kwh"] for record in records if "energy_kwh" in record.timing]
-    if meant and len(meant) == len(records):
-        return cells.measured(meant, 4), "codecarbon"
-    if records and all("gpu" in record.environment["hardware"] for record in records):
-        return cells.measured((h * watts / 1000 for h in hours), 3), f"hours × {watts:g} W"
-    return MISSING, "not measured: no codecarbon" if records else NOT_RUN
