@@ -33,11 +33,8 @@ NOTICE = "NOTICE.md"
 
 
 class _Exporter(HTMLExporter):
-    """nbconvert with this package's template."""
-
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
-        """See `to_html`."""
         return to_html(source)
 
 

@@ -51,15 +51,11 @@ def table_3(outcomes: Sequence[Result], config: StudyConfig) -> Table:
 
 def table_3_reported(recipe: str) -> Table:
     """All rows of the half of Table 3 that is of one recipe, as the paper reports them."""
-    rows = [
-        {
-            "Model": model,
-            "Speed-up": _reported_speedup(values),
-            **{cells.task_heading(task): reported_cell(values, task) for task in GLUE_TASKS.values()},
-            "Average": values["glue_average"].reported,
-        }
-        for model, values in reported_rows(recipe).items()
-    ]
+    rows = []
+    for model, values in reported_rows(recipe).items():
+        row = {"Model": model, "Speed-up": _reported_speedup(values)}
+        row |= {cells.task_heading(task): reported_cell(values, task) for task in GLUE_TASKS.values()}
+        rows.append({**row, "Average": values["glue_average"].reported})
     return Table(rows, f"Table 3 as reported, {recipe}", folded=True)
 
 
@@ -92,20 +88,13 @@ def _task_cell(outcome: Result, task: Task) -> str:
 
 def difference_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Each model against both vanilla models: average and loss."""
-    shown = cells.shown_in("Table 3", outcomes)
-    rows = [
-        {
-            "Model": outcome.run.model,
-            "Budget": f"equal {'steps' if outcome.run.config.max_steps == study_steps(config) else 'FLOPs'}",
-            "Against": baseline.run.model,
-            "Average (points)": cells.average_difference(outcome.comparison, baseline.comparison),
-            "Loss, all corrupted (nats)": cells.loss_difference(outcome, baseline),
-        }
-        for baseline in shown
-        if baseline.run.config.architecture == "vanilla"
-        for outcome in shown
-        if outcome is not baseline
-    ]
+    rows = []
+    for baseline, outcome in itertools.permutations(cells.shown_in("Table 3", outcomes), 2):
+        if baseline.run.config.architecture == "vanilla":
+            equal = "steps" if outcome.run.config.max_steps == study_steps(config) else "FLOPs"
+            row = {"Model": outcome.run.model, "Budget": f"equal {equal}", "Against": baseline.run.model}
+            row["Average (points)"] = cells.average_difference(outcome.comparison, baseline.comparison)
+            rows.append({**row, "Loss, all corrupted (nats)": cells.loss_difference(outcome, baseline)})
     return Table(rows, "Differences, paired by pre-training seed")
 
 
