@@ -159,10 +159,7 @@ def _plan(config: StudyConfig) -> tuple[float, dict[str, str]]:
 
 
 def cost_plan(config: StudyConfig) -> Table:
-    """What pre-training the five models of Table 3 costs with the geometry and schedule of `config`.
-
-    GPU time is executed FLOPs over `mfu` times the peak of one GPU; energy is that time times its power draw.
-    """
+    """What Table 3's five models cost: executed FLOPs over `mfu` times a GPU's peak, and that time times its power."""
     rows, total = [], 0.0
     for architecture, rate in STUDY_MODELS:
         model = config.replace(architecture=architecture, mask_rate=rate)

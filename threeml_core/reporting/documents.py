@@ -52,15 +52,12 @@ class Study:
 
 def _results(study: Study) -> Table:
     """The main comparison in short."""
-    rows = [
-        {
-            "Model": outcome.run.model,
-            "FLOPs of vanilla-15%": f"{cells.measured((100 / up for up in cells.speedup(outcome)), 0)}%",
-            "Perplexity at [MASK]s": cells.perplexity(outcome),
-            "Average score": cells.average(outcome.comparison),
-        }
-        for outcome in study.compared
-    ]
+    rows = []
+    for outcome in study.compared:
+        share = cells.measured((100 / up for up in cells.speedup(outcome)), 0)
+        row = {"Model": outcome.run.model, "FLOPs of vanilla-15%": f"{share}%"}
+        row |= {"Perplexity at [MASK]s": cells.perplexity(outcome), "Average score": cells.average(outcome.comparison)}
+        rows.append(row)
     return Table(rows, "")
 
 
@@ -115,20 +112,17 @@ def _averages_with_accuracy(studies: Mapping[int, Downstream]) -> dict[int, floa
 
 def _cost(study: Study) -> Table:
     """Hours of training (of mutual information: of all of it) by stage, times threads, and energy at `CORE_WATTS`."""
-    rows, total = [], 0.0
+    found = []
     for stage, key in (("pretrain", "train_seconds"), ("finetune", "train_seconds"), ("mutual_information", "seconds")):
         records = [r for r in study.records[stage] if r.failure is None]
         seconds = [sum(v for k, v in r.timing.items() if k.endswith(key)) for r in records]
         threads = [float(r.environment["hardware"].get("threads", 1)) for r in records]
         hours = sum(map(operator.mul, seconds, threads)) / 3600
-        rows.append({"Stage": stage.replace("_", " "), "Runs": f"{len(records):,}", **_hours_cells(hours)})
-        total += hours
-    return Table([*rows, {"Stage": "all", **_hours_cells(total)}], "")
-
-
-def _hours_cells(hours: float) -> dict[str, str]:
-    energy = f"{hours * CORE_WATTS / 1000:.3f}"
-    return {"Core-hours": f"{hours:.2f}", f"kWh, at {CORE_WATTS:g} W per core": energy}
+        found.append(({"Stage": stage.replace("_", " "), "Runs": f"{len(records):,}"}, hours))
+    found.append(({"Stage": "all"}, sum(hours for _, hours in found)))
+    energy = f"kWh, at {CORE_WATTS:g} W per core"
+    rows = [{**row, "Core-hours": f"{h:.2f}", energy: f"{h * CORE_WATTS / 1000:.3f}"} for row, h in found]
+    return Table(rows, "")
 
 
 TABLES: Mapping[str, Callable[[Study], Table]] = {

@@ -60,7 +60,7 @@ def figure_4_values(records: Sequence[RunRecord]) -> Table:
     """Every layer of every model: the paper's estimate in nats and bits, the corrected one, floor, spread, share."""
     rows, names = [], model_names(records)
     for record in records:
-        start = "0 (embedding)" if _is_vanilla(record) else "0 (decoder input)"
+        start = "0 (embedding)" if record.parameters["architecture"] == "vanilla" else "0 (decoder input)"
         for found in layers_of(record):
             plug_in, enough = statistics.fmean(found.plug_in), found.has_enough_states
             row = {"Model": names[record.run_id], "Layer": f"{found.layer}" if found.layer else start}
@@ -95,19 +95,12 @@ def model_names(records: Sequence[RunRecord]) -> dict[str, str]:
     return {run: next((n for n in names[:2] if count[n] == 1), names[2]) for run, names in candidates.items()}
 
 
-def _is_vanilla(record: RunRecord) -> bool:
-    return record.parameters["architecture"] == "vanilla"
-
-
 def statement_table(records: Sequence[RunRecord]) -> Table:
-    """The two statements of section 4.2, judged over pre-training seeds by the rule of the paper's claims.
-
-    3ML's is what the claim C8 says.
-    """
+    """The two statements of section 4.2 (3ML's is claim C8), judged over pre-training seeds as the claims are."""
     findings = [(first_layers(records), "no vanilla run with the embedding, the first quarter and the last layer")]
     models = [(r.parameters["architecture"], r.parameters["mask_rate"]) for r in records]
     for model in dict.fromkeys(model for model in models if model[0] != "vanilla") or [("self", 0.0)]:
-        own = [r for r, of in zip(records, models, strict=True) if _is_vanilla(r) or of == model]
+        own = [r for r, of in zip(records, models, strict=True) if of[0] == "vanilla" or of == model]
         findings.append((first_block(model[0], own), "no 3ML run beside a vanilla one with the same [MASK]s"))
     rows = []
     for finding, missing in findings:

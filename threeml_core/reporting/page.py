@@ -73,13 +73,10 @@ class Page:
     """A page of the report."""
 
     href: str
-    source: str
-    """File that it was made of."""
+    source: str  # name of the file that it was made of
     title: str
-    headings: list[tuple[str, str]]
-    """(id, text) of the second-level headings."""
-    summary: str
-    """First paragraph, plain text."""
+    headings: list[tuple[str, str]]  # (id, text) of the second level
+    summary: str  # first paragraph, plain text
     notebook: Any
 
 

@@ -107,10 +107,7 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
 
 
 def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str) -> Figure:
-    """Training loss, and validation perplexity at masked positions with the unigram's, of comparable runs.
-
-    Of more than `MOST_CURVES` this run and the newest others are drawn.
-    """
+    """Training loss, and perplexity at [MASK]s with the unigram's, of this run and the newest comparable others."""
     comparable = runs = list(others)
     if len(comparable) > MOST_CURVES:
         newest = sorted(comparable, key=lambda run: run.environment["finished"])[1 - MOST_CURVES :]

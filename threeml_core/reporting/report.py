@@ -33,18 +33,9 @@ NOTICE = "NOTICE.md"
 
 
 class _Exporter(HTMLExporter):
-    """nbconvert with this package's template."""
-
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
-        """See `to_html`."""
         return to_html(source)
-
-
-def _code_styles() -> str:
-    light = HtmlFormatter(style="default").get_style_defs(".highlight")
-    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
-    return re.sub(r" */\*.*?\*/", "", f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n")
 
 
 def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
@@ -118,12 +109,14 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: 
     records = shown_records((record for stage in STAGES for record in load_records(config.runs_dir, stage)), shown)
     exporter = _Exporter(template_name="template", extra_template_basedirs=[str(Path(__file__).parent)])
     exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
+    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
+    styles = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
     shared = {
         "title": TITLE,
         "pages": pages,
         "notice": to_html(notice.read_text(encoding="utf-8")) if notice in documents else "",
         "provenance": _provenance(config.preset, records),
-        "code_styles": _code_styles(),
+        "code_styles": re.sub(r" */\*.*?\*/", "", styles),
     }
     with atomic_folder(output) as folder:
         for page in pages:

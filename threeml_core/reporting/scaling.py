@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from threeml_core.config import StudyConfig
-from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.drawing import draw_intervals, finish_panels
@@ -18,8 +17,7 @@ def scaling_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Each model against vanilla-40% of its size, on the same text."""
     rows, shown = [], []
     for (layers, width), models in _by_size(outcomes).items():
-        key = ("vanilla", 0.4)
-        vanilla = next((o for o in models if (o.run.config.architecture, o.run.config.mask_rate) == key), None)
+        vanilla = next((outcome for outcome in models if outcome.run.model == "vanilla-40%"), None)
         for outcome in models:
             loss = average = MISSING
             if vanilla is not None and outcome is not vanilla:
@@ -40,14 +38,14 @@ def scaling_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
 def plot_scaling(outcomes: Sequence[Result]) -> Figure:
     """Masked perplexity and average score of each model against the size of the encoder."""
     by_size = _by_size(outcomes)
-    lines: dict[tuple[str, float], list[Result]] = {}
+    lines: dict[str, list[Result]] = {}
     for outcome in sum(by_size.values(), []):
-        lines.setdefault((outcome.run.config.architecture, outcome.run.config.mask_rate), []).append(outcome)
+        lines.setdefault(outcome.run.model, []).append(outcome)
     ends = []
     with drawing(2) as (figure, axes):
-        for (architecture, rate), models in lines.items():
-            label = f"{ARCHITECTURES[architecture].label}-{rate:.0%}"
-            look = {**look_of(architecture), "markersize": 5, "alpha": 1 if rate == 0.4 else 0.6}
+        for label, models in lines.items():
+            c = models[0].run.config
+            look = {**look_of(c.architecture), "markersize": 5, "alpha": 1 if c.mask_rate == 0.4 else 0.6}
             points = [(next(iter(o.ended.values())).data["parameters"] / 1e6, o) for o in models if o.ended]
             draw_intervals(axes, points, label=label, **look)
             ends.append(f"{label}: {', '.join(map(cells.perplexity, models))}")

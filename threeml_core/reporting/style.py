@@ -43,8 +43,12 @@ _RC: Any = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), INK),
-    **{"grid.color": GREY, "grid.alpha": 0.3, "legend.frameon": False},
-    **{"svg.fonttype": "none", "svg.hashsalt": "3ml", "font.size": 11},
+    "grid.color": GREY,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "3ml",
+    "font.size": 11,
 }
 
 

@@ -51,15 +51,11 @@ def table_3(outcomes: Sequence[Result], config: StudyConfig) -> Table:
 
 def table_3_reported(recipe: str) -> Table:
     """All rows of the half of Table 3 that is of one recipe, as the paper reports them."""
-    rows = [
-        {
-            "Model": model,
-            "Speed-up": _reported_speedup(values),
-            **{cells.task_heading(task): reported_cell(values, task) for task in GLUE_TASKS.values()},
-            "Average": values["glue_average"].reported,
-        }
-        for model, values in reported_rows(recipe).items()
-    ]
+    rows = []
+    for model, values in reported_rows(recipe).items():
+        row = {"Model": model, "Speed-up": _reported_speedup(values)}
+        row |= {cells.task_heading(task): reported_cell(values, task) for task in GLUE_TASKS.values()}
+        rows.append({**row, "Average": values["glue_average"].reported})
     return Table(rows, f"Table 3 as reported, {recipe}", folded=True)
 
 
@@ -92,20 +88,13 @@ def _task_cell(outcome: Result, task: Task) -> str:
 
 def difference_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
     """Each model against both vanilla models: average and loss."""
-    shown = cells.shown_in("Table 3", outcomes)
-    rows = [
-        {
-            "Model": outcome.run.model,
-            "Budget": f"equal {'steps' if outcome.run.config.max_steps == study_steps(config) else 'FLOPs'}",
-            "Against": baseline.run.model,
-            "Average (points)": cells.average_difference(outcome.comparison, baseline.comparison),
-            "Loss, all corrupted (nats)": cells.loss_difference(outcome, baseline),
-        }
-        for baseline in shown
-        if baseline.run.config.architecture == "vanilla"
-        for outcome in shown
-        if outcome is not baseline
-    ]
+    rows = []
+    for baseline, outcome in itertools.permutations(cells.shown_in("Table 3", outcomes), 2):
+        if baseline.run.config.architecture == "vanilla":
+            equal = "steps" if outcome.run.config.max_steps == study_steps(config) else "FLOPs"
+            row = {"Model": outcome.run.model, "Budget": f"equal {equal}", "Against": baseline.run.model}
+            row["Average (points)"] = cells.average_difference(outcome.comparison, baseline.comparison)
+            rows.append({**row, "Loss, all corrupted (nats)": cells.loss_difference(outcome, baseline)})
     return Table(rows, "Differences, paired by pre-training seed")
 
 
@@ -179,17 +168,13 @@ def budget_table(outcomes: Sequence[Result]) -> Table:
         row["Tokens"] = f"{c.max_steps * c.batch_size * c.sequence_length / 1e6:,.1f} M"
         row["Training FLOPs"] = f"{records[0].flops['training']:.3g}" if records and records[0].flops else NOT_RUN
         row["Hours"] = cells.measured(hours, 3)
-        row["Energy (kWh)"], row["Energy by"] = _energy_cells(records, hours, c.gpu_watts)
+        row |= {"Energy (kWh)": MISSING, "Energy by": "not measured: no codecarbon" if records else NOT_RUN}
+        meant = [record.timing["energy_kwh"] for record in records if "energy_kwh" in record.timing]
+        if meant and len(meant) == len(records):
+            row |= {"Energy (kWh)": cells.measured(meant, 4), "Energy by": "codecarbon"}
+        elif machines and all("gpu" in machine for machine in machines):
+            energy = cells.measured((h * c.gpu_watts / 1000 for h in hours), 3)
+            row |= {"Energy (kWh)": energy, "Energy by": f"hours × {c.gpu_watts:g} W"}
         row["Hardware"] = ", ".join(sorted({f"{m.get('gpu') or m['cpu']}" for m in machines})) or NOT_RUN
         rows.append({**row, "Threads": ", ".join(sorted({f"{m['threads']}" for m in machines})) or NOT_RUN})
     return Table(rows, "Budget of pre-training, one seed")
-
-
-def _energy_cells(records: Sequence[RunRecord], hours: Sequence[float], watts: float) -> tuple[str, str]:
-    """Energy in kWh, and how it is known."""
-    meant = [record.timing["energy_kwh"] for record in records if "energy_kwh" in record.timing]
-    if meant and len(meant) == len(records):
-        return cells.measured(meant, 4), "codecarbon"
-    if records and all("gpu" in record.environment["hardware"] for record in records):
-        return cells.measured((h * watts / 1000 for h in hours), 3), f"hours × {watts:g} W"
-    return MISSING, "not measured: no codecarbon" if records else NOT_RUN
