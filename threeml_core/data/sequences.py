@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,8 +36,7 @@ class BlockWriter:
 
     def __init__(self, path: Path, n: int, start_id: int, end_id: int, special_ids: Iterable[int], vocab_size: int):
         self._handle = path.open("wb")
-        self._body = n - 2
-        self._n = n
+        self._n, self._body = n, n - 2
         self._start, self._end = start_id, end_id
         self._dtype = token_dtype(vocab_size)
         self._pending = np.empty(0, self._dtype)
@@ -51,14 +51,12 @@ class BlockWriter:
     def add(self, ids: np.ndarray | list[int], ends_document: bool) -> None:
         """Append tokens; `ends_document` puts </s> behind them."""
         tail = [self._end] if ends_document else []
-        parts = [self._pending, np.asarray(ids, self._dtype), np.asarray(tail, self._dtype)]
-        self._pending = np.concatenate(parts)
-        full = len(self._pending) // self._body
-        if full < 64 and not (full and ends_document):
-            return
-        self._write(full)
+        self._pending = np.concatenate([self._pending, np.asarray(ids, self._dtype), np.asarray(tail, self._dtype)])
+        if ends_document or len(self._pending) >= 64 * self._body:
+            self._write()
 
-    def _write(self, full: int) -> None:
+    def _write(self) -> None:
+        full = len(self._pending) // self._body
         if not full:
             return
         blocks = np.empty((full, self._n), self._dtype)
@@ -77,7 +75,7 @@ class BlockWriter:
         """Write the blocks that are complete, unless something failed, and close the file."""
         try:
             if kind is None:
-                self._write(len(self._pending) // self._body)
+                self._write()
                 self._handle.flush()
                 os.fsync(self._handle.fileno())
         finally:
@@ -157,6 +155,7 @@ def widen(stored: torch.Tensor) -> torch.Tensor:
     return stored.to(torch.int64).bitwise_and_(2 ** (8 * stored.element_size()) - 1)
 
 
+@functools.lru_cache(maxsize=1)  # one epoch at a time: a large corpus has a large order
 def epoch_order(n_blocks: int, seed: int, epoch: int) -> np.ndarray:
     """(n_blocks,) the order of an epoch; a function of seed and epoch alone, so resuming skips nothing slowly."""
     return np.random.default_rng((seed, epoch)).permutation(n_blocks)
@@ -168,18 +167,6 @@ def batch_indices(n_blocks: int, batch_size: int, step: int, seed: int) -> np.nd
     parts = []
     while position < end:
         epoch, offset = divmod(position, n_blocks)
-        part = _cached_order(n_blocks, seed, epoch)[offset : offset + end - position]
-        parts.append(part)
-        position += len(part)
+        parts.append(epoch_order(n_blocks, seed, epoch)[offset : offset + end - position])
+        position += len(parts[-1])
     return np.concatenate(parts)
-
-
-_ORDER_CACHE: dict[tuple[int, int, int], np.ndarray] = {}
-
-
-def _cached_order(n_blocks: int, seed: int, epoch: int) -> np.ndarray:
-    key = (n_blocks, seed, epoch)
-    if key not in _ORDER_CACHE:
-        _ORDER_CACHE.clear()  # one epoch at a time: a large corpus has a large order
-        _ORDER_CACHE[key] = epoch_order(n_blocks, seed, epoch)
-    return _ORDER_CACHE[key]
