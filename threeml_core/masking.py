@@ -1,4 +1,4 @@
-"""Corruption: which tokens of a block are masked, replaced or left unchanged, and all of them predicted.
+"""Corruption: which tokens of a sequence are masked, replaced or left unchanged, and all of them predicted.
 
 Source: sections 2.1, 3.3 and 4.3 of the paper; BERT's 80-10-10 split by default. Every draw comes from the
 generator that is passed in, so the same generator gives the same batch.
@@ -23,7 +23,7 @@ IGNORE_INDEX = -100
 """Label of a position that is not predicted (Hugging Face's and torch's convention)."""
 
 NOT_PREDICTED, MASKED, REPLACED, UNCHANGED = range(4)
-"""What can stand at a position of a corrupted block; `config.KINDS` names the last three."""
+"""What can stand at a position of a corrupted sequence; `config.KINDS` names the last three."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,21 +115,21 @@ class Masking:
             raise ParameterError(f"vocab_size={self.vocab_size}: expected more tokens than the special ones")
 
     def counts(self, n: int) -> CorruptionCounts:
-        """Tokens masked, replaced and unchanged in blocks of n (`exact`)."""
+        """Tokens masked, replaced and unchanged in sequences of n (`exact`)."""
         return corruption_counts(n, self.mask_rate, self.mask_split)
 
     def check(self, n: int, max_special_tokens: int) -> None:
-        """Refuse a rate that some block of the data cannot satisfy.
+        """Refuse a rate that some sequence of the data cannot satisfy.
 
         Raises:
-            ParameterError: a block with `max_special_tokens` special tokens has too few others to corrupt.
+            ParameterError: a sequence with `max_special_tokens` special tokens has too few others to corrupt.
         """
         counts = self.counts(n)
         wanted = counts.masked + counts.visible_slots
         if not self.mask_special_tokens and wanted > n - max_special_tokens:
             limit = largest_mask_rate(n, self.mask_split, n - max_special_tokens)
             raise ParameterError(
-                f"mask_rate={self.mask_rate} corrupts {wanted} of {n} tokens, but a block of this corpus holds "
+                f"mask_rate={self.mask_rate} corrupts {wanted} of {n} tokens, but a sequence of this corpus holds "
                 f"{max_special_tokens} special tokens that stay: "
                 + (f"lower it to at most {limit:.3f}, or " if limit else "")
                 + "join short documents"
@@ -144,36 +144,36 @@ def _tables(masking: Masking, device: torch.device) -> tuple[Tensor, Tensor]:
     return regular.to(device), regular.nonzero()[:, 0].to(device)
 
 
-def corrupt(blocks: Tensor, masking: Masking, generator: torch.Generator) -> Batch:
+def corrupt(sequences: Tensor, masking: Masking, generator: torch.Generator) -> Batch:
     """Corrupt (batch, n) int64 token ids: a `CorruptedBatch` if the counts are exact, else a `RaggedBatch`.
 
-    Every draw comes from `generator`, which is on the device of `blocks`.
+    Every draw comes from `generator`, which is on the device of `sequences`.
 
     Raises:
-        ParameterError: a block has fewer regular tokens than are to be corrupted.
+        ParameterError: a sequence has fewer regular tokens than are to be corrupted.
     """
-    device = blocks.device
+    device = sequences.device
     regular, drawable = _tables(masking, device)
-    candidates = torch.ones_like(blocks, dtype=torch.bool) if masking.mask_special_tokens else regular[blocks]
-    noise = torch.rand(blocks.shape, generator=generator, device=device).masked_fill(~candidates, 2.0)
+    candidates = torch.ones_like(sequences, dtype=torch.bool) if masking.mask_special_tokens else regular[sequences]
+    noise = torch.rand(sequences.shape, generator=generator, device=device).masked_fill(~candidates, 2.0)
     order = noise.argsort(1)
     if masking.mask_counts == "probabilistic":
-        return _corrupt_ragged(blocks, masking, generator, candidates, order, drawable)
+        return _corrupt_ragged(sequences, masking, generator, candidates, order, drawable)
 
-    counts = masking.counts(blocks.shape[1])
+    counts = masking.counts(sequences.shape[1])
     n_masked, total = counts.masked, counts.masked + counts.visible_slots
     if device.type == "cpu" and int(candidates.sum(1).min()) < total:  # on a GPU `Masking.check` has to do
-        masking.check(blocks.shape[1], int((~candidates).sum(1).max()))
+        masking.check(sequences.shape[1], int((~candidates).sum(1).max()))
     mask_idx = order[:, :n_masked].sort(1).values
     keep_idx = order[:, n_masked:].sort(1).values
     visible_idx = order[:, n_masked:total]
-    kinds = _visible_kinds(len(blocks), counts, generator)
+    kinds = _visible_kinds(len(sequences), counts, generator)
 
     draws = drawable[torch.randint(len(drawable), kinds.shape, generator=generator, device=device)]
-    originals = blocks.gather(1, visible_idx)
-    labels = torch.full_like(blocks, IGNORE_INDEX).scatter_(1, mask_idx, blocks.gather(1, mask_idx))
+    originals = sequences.gather(1, visible_idx)
+    labels = torch.full_like(sequences, IGNORE_INDEX).scatter_(1, mask_idx, sequences.gather(1, mask_idx))
     labels.scatter_(1, visible_idx, originals.where(kinds != NOT_PREDICTED, IGNORE_INDEX))
-    input_ids = blocks.scatter(1, mask_idx, masking.mask_token_id)
+    input_ids = sequences.scatter(1, mask_idx, masking.mask_token_id)
     input_ids.scatter_(1, visible_idx, draws.where(kinds == REPLACED, originals))
     return CorruptedBatch(input_ids, labels, keep_idx, mask_idx, visible_idx, kinds)
 
@@ -203,20 +203,20 @@ def _evenly(index: Tensor, share: Fraction, generator: torch.Generator) -> Tenso
 
 
 def _corrupt_ragged(
-    blocks: Tensor, masking: Masking, generator: torch.Generator, candidates: Tensor, order: Tensor, drawable: Tensor
+    sequences: Tensor, masking: Masking, generator: torch.Generator, candidates: Tensor, order: Tensor, drawable: Tensor
 ) -> RaggedBatch:
-    """Fairseq's draw: int(r·n + u) corrupted tokens a block, u uniform; the split drawn per token."""
-    n, device = blocks.shape[1], blocks.device
-    dither = torch.rand(len(blocks), 1, generator=generator, device=device)
+    """Fairseq's draw: int(r·n + u) corrupted tokens a sequence, u uniform; the split drawn per token."""
+    n, device = sequences.shape[1], sequences.device
+    dither = torch.rand(len(sequences), 1, generator=generator, device=device)
     # at least one a row, so that a step always has something to predict; never more than there are candidates
     total = (masking.mask_rate * n + dither).floor().clamp(min=1).minimum(candidates.sum(1, keepdim=True))
     rank = order.argsort(1)
     corrupted = rank < total
     masked, replaced, _ = parse_mask_split(masking.mask_split)
-    draw = torch.rand(blocks.shape, generator=generator, device=device)
+    draw = torch.rand(sequences.shape, generator=generator, device=device)
     kind = torch.where(draw < masked, MASKED, torch.where(draw < masked + replaced, REPLACED, UNCHANGED))
     kinds = torch.where(corrupted, kind, NOT_PREDICTED).to(torch.int8)
-    draws = drawable[torch.randint(len(drawable), blocks.shape, generator=generator, device=device)]
-    input_ids = torch.where(kinds == MASKED, masking.mask_token_id, torch.where(kinds == REPLACED, draws, blocks))
-    labels = torch.where(corrupted, blocks, IGNORE_INDEX)
+    draws = drawable[torch.randint(len(drawable), sequences.shape, generator=generator, device=device)]
+    input_ids = torch.where(kinds == MASKED, masking.mask_token_id, torch.where(kinds == REPLACED, draws, sequences))
+    labels = torch.where(corrupted, sequences, IGNORE_INDEX)
     return RaggedBatch(input_ids, labels, kinds)

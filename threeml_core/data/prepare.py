@@ -1,4 +1,4 @@
-"""From corpus to token blocks on disk: split, tokenizer, packing; cached under a fingerprint, written atomically."""
+"""From corpus to token sequences on disk: split, tokenizer, packing; cached under a fingerprint, written atomically."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from threeml_core.data.corpus import (
     load_corpus,
 )
 from threeml_core.data.repeats import Repeats
-from threeml_core.data.sequences import BlockWriter, TokenBlocks, token_dtype
+from threeml_core.data.sequences import SequenceWriter, TokenSequences, token_dtype
 from threeml_core.data.tokenizer import Encoder, boundary_ids, limited, load_tokenizer, train_tokenizer
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, StudyError
 from threeml_core.foundation.files import (
@@ -49,12 +49,12 @@ _SIDES = ("train", "validation")
 
 @dataclasses.dataclass(frozen=True)
 class PreparedData:
-    """Token blocks of a corpus, and all that models need to know of their vocabulary."""
+    """Token sequences of a corpus, and all that models need to know of their vocabulary."""
 
     folder: Path
     meta: dict[str, Any]
-    train: TokenBlocks
-    validation: TokenBlocks
+    train: TokenSequences
+    validation: TokenSequences
 
     @property
     def data_id(self) -> str:
@@ -86,7 +86,7 @@ class PreparedData:
         return load_tokenizer(self.tokenizer_folder)
 
     def train_counts(self) -> np.ndarray:
-        """(vocab_size,) occurrences of each token in the training blocks.
+        """(vocab_size,) occurrences of each token in the training sequences.
 
         Raises:
             DamagedFileError: they cannot be read, or are not one number for each token.
@@ -121,10 +121,10 @@ def load_prepared(folder: Path) -> PreparedData:
         _check_meta(meta)
         list(_was_read(meta))
         shared = {"n": meta["sequence_length"], "dtype": meta["dtype"], "vocab_size": meta["vocab_size"]}
-        blocks = {}
+        sequences = {}
         for name, side in ((name, meta[name]) for name in _SIDES):
             own = {"n_blocks": side["blocks"], "max_special_tokens": side["max_special_tokens"]}
-            blocks[name] = TokenBlocks(folder / f"{name}.bin", **shared, **own)
+            sequences[name] = TokenSequences(folder / f"{name}.bin", **shared, **own)
         path = folder / "tokenizer" / "tokenizer.json"
         _read_json(path)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -132,7 +132,7 @@ def load_prepared(folder: Path) -> PreparedData:
             f"damaged data cache: {path} cannot be read ({type(error).__name__}: {error}); "
             f"remove the folder {folder} and run again"
         ) from None
-    return PreparedData(folder, meta, **blocks)
+    return PreparedData(folder, meta, **sequences)
 
 
 def _read_json(path: Path) -> Any:
@@ -209,9 +209,9 @@ def _tokenizer_identity(name: str) -> str:
 def prepare_data(
     config: StudyConfig, log: Callable[[str], None] = lambda line: None, any_vocabulary: bool = False
 ) -> PreparedData:
-    """Token blocks of `config.corpus`: from the cache if they are there, else built.
+    """Token sequences of `config.corpus`: from the cache if they are there, else built.
 
-    Source: section 3.3 (packed full blocks, byte-level BPE). The corpus is streamed, so memory stays bounded
+    Source: section 3.3 (packed full sequences, byte-level BPE). The corpus is streamed, so memory stays bounded
     whatever its size; the folder `<runs_dir>/data/<fingerprint>` appears only when it is complete.
 
     Args:
@@ -220,8 +220,8 @@ def prepare_data(
         any_vocabulary: a prepared folder may have another `vocab_size` than is given, as models are built for either.
 
     Raises:
-        CorpusError: the corpus or tokenizer cannot be used, or gives no block for training or validation; or a prepared
-            folder was made with other settings than are given.
+        CorpusError: the corpus or tokenizer cannot be used, or gives no sequence for training or validation; or a
+            prepared folder was made with other settings than are given.
         DamagedFileError: the cache is truncated.
     """
     if is_prepared(config.corpus):
@@ -327,7 +327,7 @@ def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path,
 
 
 def is_prepared(corpus: str) -> bool:
-    """Is it a folder of blocks, instead of text?"""
+    """Is it a folder of sequences, instead of text?"""
     try:
         folder = find_path(corpus)
         others = (folder / f"{name}.bin" for name in _SIDES)
@@ -389,7 +389,7 @@ def _build(
     next_report = time.monotonic() + 10
     with contextlib.ExitStack() as stack:
         writers = {
-            name: stack.enter_context(BlockWriter(folder / f"{name}.bin", n, start, end, special_ids, vocab_size))
+            name: stack.enter_context(SequenceWriter(folder / f"{name}.bin", n, start, end, special_ids, vocab_size))
             for name in _SIDES
         }
         for name, ids, ends in _tokenize(stream(), tokenizer):
@@ -434,7 +434,7 @@ def _refuse_empty(config: StudyConfig, name: str, statistics: dict[str, int], n:
     if statistics["documents"] == 0:
         raise CorpusError(f"corpus {config.corpus}: no text in it")
     raise CorpusError(
-        f"the {name} text is shorter than a block: {statistics['tokens']} tokens in {statistics['documents']} "
+        f"the {name} text is shorter than a sequence: {statistics['tokens']} tokens in {statistics['documents']} "
         f"documents, sequence_length={n}; give more text or shorter blocks"
         + (", or raise validation_fraction" if name == "validation" else "")
     )

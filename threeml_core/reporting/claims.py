@@ -67,21 +67,21 @@ def _measured(finding: Finding) -> str:
     return " ".join(filter(None, (mean, _half(found, finding), finding.unit)))
 
 
-def key_figure(outcomes: Sequence[Result], config: StudyConfig) -> Figure:
+def key_figure(results: Sequence[Result], config: StudyConfig) -> Figure:
     """The models of Table 3: perplexity at masked positions and average score against the speed-up in FLOPs."""
-    shown = cells.with_equal_steps(outcomes, config)
+    shown = cells.with_equal_steps(results, config)
     ends = []
     with drawing(2) as (figure, axes):
-        for outcome in shown:
-            c, ups = outcome.run.config, cells.speedup(outcome)
+        for result in shown:
+            c, ups = result.run.config, cells.speedup(result)
             # the 3ML models lie close to each other
             sides = {"vanilla": RIGHT, "self": LEFT if c.mask_rate < 0.5 else RIGHT, "cross": BELOW}
             look = {**look_of(c.architecture), "linestyle": "none", "markersize": 7}
             look |= {"label": ARCHITECTURES[c.architecture].label, "side": sides.get(c.architecture, ABOVE)}
-            draw_intervals(axes, [(up, outcome) for up in ups], **look)
+            draw_intervals(axes, [(up, result) for up in ups], **look)
             ends.append(
-                f"{outcome.run.model}: speed-up {cells.measured(ups, 2)}, perplexity at masked positions "
-                f"{cells.perplexity(outcome)}, score {cells.average(outcome.comparison)}"
+                f"{result.run.model}: speed-up {cells.measured(ups, 2)}, perplexity at masked positions "
+                f"{cells.perplexity(result)}, score {cells.average(result.comparison)}"
             )
         for axis in axes:
             axis.margins(0.22)

@@ -27,15 +27,15 @@ def finetune_command(run: StudyRun, config: StudyConfig, seed: int, ablation: bo
 
 
 def commands_of(
-    outcomes: Iterable[Result], config: StudyConfig, exhibit: str, key: str | None = None
+    results: Iterable[Result], config: StudyConfig, exhibit: str, key: str | None = None
 ) -> list[tuple[str, str]]:
     """(label, command) for each row of a table: what its pre-training and, where it has scores, its fine-tuning was.
 
     A label has the value of the parameter `key`, which the exhibit varies.
     """
     found = []
-    for outcome in outcomes:
-        run = outcome.run
+    for result in results:
+        run = result.run
         label = run.model + (f", {key} {getattr(run.config, key)}" if key else "")
         others = " or ".join(map(str, run.seeds[1:]))
         said = f"seed {run.seeds[0]}" + (f" (the mean is also over {others} in its place)" if others else "")
@@ -45,19 +45,19 @@ def commands_of(
     return found
 
 
-def study_runs_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+def study_runs_table(results: Sequence[Result], config: StudyConfig) -> Table:
     """Every run behind a page, fine-tunings included, with its command; what is missing shows as not run."""
     rows = []
-    for outcome in outcomes:
-        run = outcome.run
+    for result in results:
+        run = result.run
         wanted = run.finetunings(config)
         for seed in run.seeds:
             row = {"Model": run.model, "For": ", ".join(run.exhibits), "Seed": f"{seed}"}
             row |= {"Pre-training": NOT_RUN, "Result": NOT_RUN}
-            if record := outcome.pretraining.get(seed):
+            if record := result.pretraining.get(seed):
                 row["Pre-training"] = record.run_id
                 row["Result"] = f"failed: {record.failure}" if record.failure else "done"
-            studies = [by_seed[seed] for by_seed in (outcome.comparison, outcome.ablation) if seed in by_seed]
+            studies = [by_seed[seed] for by_seed in (result.comparison, result.ablation) if seed in by_seed]
             names = dict.fromkeys(r.run_id for study in studies for found in study.records.values() for r in found)
             row["Fine-tuning"] = ", ".join(names) or (NOT_RUN if wanted else MISSING)
             is_ablation = "all" not in wanted

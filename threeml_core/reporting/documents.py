@@ -45,41 +45,41 @@ class Study:
     def __init__(self, preset: str) -> None:
         self.config = c = from_records(make_config({"preset": preset}), PROJECT_ROOT / "reports" / preset)
         self.records = of = {stage: load_records(c.runs_dir, stage) for stage in STAGES}
-        self.outcomes = find(c)
-        self.claims = claims(c, self.outcomes, of["mutual_information"], of["benchmark"])
-        self.compared = cells.with_equal_steps(self.outcomes, c)
+        self.results = find(c)
+        self.claims = claims(c, self.results, of["mutual_information"], of["benchmark"])
+        self.compared = cells.with_equal_steps(self.results, c)
 
 
 def _results(study: Study) -> Table:
     """The main comparison in short."""
     rows = []
-    for outcome in study.compared:
-        share = cells.measured((100 / up for up in cells.speedup(outcome)), 0)
-        row = {"Model": outcome.run.model, "FLOPs of vanilla-15%": f"{share}%"}
-        row |= {"Perplexity at [MASK]s": cells.perplexity(outcome), "Average score": cells.average(outcome.comparison)}
+    for result in study.compared:
+        share = cells.measured((100 / up for up in cells.speedup(result)), 0)
+        row = {"Model": result.run.model, "FLOPs of vanilla-15%": f"{share}%"}
+        row |= {"Perplexity at [MASK]s": cells.perplexity(result), "Average score": cells.average(result.comparison)}
         rows.append(row)
     return Table(rows, "")
 
 
 def _kinds(study: Study) -> Table:
     """Losses of Table 3's models against vanilla-15%, over all corrupted tokens and without the unchanged ones."""
-    shown = cells.shown_in("Table 3", study.outcomes)
+    shown = cells.shown_in("Table 3", study.results)
     baseline = next(o for o in shown if o.run.model == "vanilla-15%")
     rows = []
-    for outcome in shown:
-        row = {"Model": outcome.run.model, "Steps": f"{outcome.run.config.max_steps:,}"}
-        row |= {f"Perplexity, {kind}": cells.perplexity(outcome, f"eval_perplexity_{kind}") for kind in KINDS}
+    for result in shown:
+        row = {"Model": result.run.model, "Steps": f"{result.run.config.max_steps:,}"}
+        row |= {f"Perplexity, {kind}": cells.perplexity(result, f"eval_perplexity_{kind}") for kind in KINDS}
         for heading, kinds in (("all corrupted", KINDS), ("masked and replaced", KINDS[:2])):
-            found = cells.difference(_mean_loss(outcome, kinds), _mean_loss(baseline, kinds), 3)
-            row[f"Loss against vanilla-15%, {heading} (nats)"] = MISSING if outcome is baseline else found
+            found = cells.difference(_mean_loss(result, kinds), _mean_loss(baseline, kinds), 3)
+            row[f"Loss against vanilla-15%, {heading} (nats)"] = MISSING if result is baseline else found
         rows.append(row)
     return Table(rows, "")
 
 
-def _mean_loss(outcome: Result, kinds: Sequence[str]) -> dict[int, float]:
+def _mean_loss(result: Result, kinds: Sequence[str]) -> dict[int, float]:
     """Seed -> mean cross-entropy over these kinds of tokens of the validation corruption; nats."""
     found = {}
-    for seed, record in outcome.ended.items():
+    for seed, record in result.ended.items():
         shares = {kind: float(Fraction(record.identity["eval_corruption"][kind])) for kind in kinds}
         losses = [w * math.log(record.metrics[f"eval_perplexity_{kind}"]) for kind, w in shares.items() if w]
         found[seed] = sum(losses) / sum(shares.values())
@@ -90,11 +90,11 @@ def _words(study: Study) -> Table:
     """The bag of words beside the models, and averages with QQP's accuracy alone in place of its two metrics."""
     vanilla = next(o for o in study.compared if o.run.model == "vanilla-40%")
     rows = []
-    for outcome in study.compared:
-        row = {"Model": outcome.run.model, "Average": cells.average(outcome.comparison)}
+    for result in study.compared:
+        row = {"Model": result.run.model, "Average": cells.average(result.comparison)}
         for heading, average in (("F1 and accuracy", averages), ("accuracy", _averages_with_accuracy)):
-            found = cells.difference(average(outcome.comparison), average(vanilla.comparison), 2)
-            row[f"Against vanilla-40%, QQP by {heading} (points)"] = MISSING if outcome is vanilla else found
+            found = cells.difference(average(result.comparison), average(vanilla.comparison), 2)
+            row[f"Against vanilla-40%, QQP by {heading} (points)"] = MISSING if result is vanilla else found
         rows.append(row)
     words = {record.data["task"]: record.metrics["score"] for record in study.records["baseline"]}
     return Table([*rows, {"Model": "a bag of words", "Average": cells.percent(statistics.fmean(words.values()))}], "")
@@ -129,11 +129,11 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "results": _results,
     "claims": lambda study: claim_table(study.claims),
     "findings": lambda study: finding_table(study.claims),
-    "differences": lambda study: difference_table(study.outcomes, study.config),
-    "swap": lambda study: swap_table(study.outcomes),
-    "scaling": lambda study: scaling_table(study.outcomes, study.config),
-    "budget": lambda study: budget_table(study.outcomes),
-    "learned": lambda study: learned_table(study.outcomes, study.config, study.records["finetune"]),
+    "differences": lambda study: difference_table(study.results, study.config),
+    "swap": lambda study: swap_table(study.results),
+    "scaling": lambda study: scaling_table(study.results, study.config),
+    "budget": lambda study: budget_table(study.results),
+    "learned": lambda study: learned_table(study.results, study.config, study.records["finetune"]),
     "cost": _cost,
     "kinds": _kinds,
     "words": _words,

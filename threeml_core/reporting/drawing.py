@@ -30,14 +30,14 @@ def draw_means(
         axis.scatter(*zip(*dots, strict=True), s=12, alpha=0.5, color=look["color"])
 
 
-def label_rate(axis: Any, outcome: Result, x: float, y: float, side: tuple[int, int] = ABOVE) -> None:
+def label_rate(axis: Any, result: Result, x: float, y: float, side: tuple[int, int] = ABOVE) -> None:
     """Write the mask rate beside a point."""
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": INK}
-    axis.annotate(f"{outcome.run.config.mask_rate:.0%}", (x, y), side, textcoords="offset points", **look)
+    axis.annotate(f"{result.run.config.mask_rate:.0%}", (x, y), side, textcoords="offset points", **look)
 
 
-def _scores(outcome: Result) -> list[float]:
-    return list(averages(outcome.comparison).values())
+def _scores(result: Result) -> list[float]:
+    return list(averages(result.comparison).values())
 
 
 _PANELS: tuple[tuple[str, Callable[[Result], list[float]], Callable[[Sequence[float]], Interval]], ...] = (
@@ -51,21 +51,21 @@ def draw_intervals(
 ) -> None:
     """Perplexity and score of (x, model) with their intervals, in a panel each; mask rates stand at `side`, if any."""
     for axis, (_, values_of, interval) in zip(axes, _PANELS, strict=True):
-        shown = [(x, outcome, interval(values)) for x, outcome in points if (values := values_of(outcome))]
+        shown = [(x, result, interval(values)) for x, result in points if (values := values_of(result))]
         if not shown:
             continue
         bars = [(0.0, 0.0) if f.low is None or f.high is None else (f.mean - f.low, f.high - f.mean) for *_, f in shown]
         heights = [*zip(*bars, strict=True)] if any(map(any, bars)) else None  # one seed has no interval
         axis.errorbar([x for x, *_ in shown], [f.mean for *_, f in shown], yerr=heights, capsize=3, **look)
-        for x, outcome, found in shown if side else ():
-            label_rate(axis, outcome, x, found.mean, side or ABOVE)
+        for x, result, found in shown if side else ():
+            label_rate(axis, result, x, found.mean, side or ABOVE)
 
 
-def finish_panels(figure: MatplotlibFigure, axes: Sequence[Any], outcomes: Iterable[Result], xlabel: str) -> None:
+def finish_panels(figure: MatplotlibFigure, axes: Sequence[Any], results: Iterable[Result], xlabel: str) -> None:
     """Titles, the legend, and a note in a panel where nothing was run."""
     for axis, (title, *_) in zip(axes, _PANELS, strict=True):
         axis.set(xlabel=xlabel, title=title)
         if not axis.containers:
             note_not_run(axis)
-    show_ten_points(axes[1], [score for outcome in outcomes for score in _scores(outcome)])
+    show_ten_points(axes[1], [score for result in results for score in _scores(result)])
     legend_below(figure, axes[0], 3)

@@ -73,8 +73,8 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
         with ProcessPoolExecutor(count, context, initializer=leave_with, initargs=(os.getpid(),)) as pool:
             for some in ([source for source in stale if [source] not in alone], *alone):
                 done = [pool.submit(_execute, source, folder, given, keys[source], config) for source in some]
-                for outcome in concurrent.futures.as_completed(done):
-                    line, failure = outcome.result()
+                for result in concurrent.futures.as_completed(done):
+                    line, failure = result.result()
                     log(line)
                     failed += [failure] if failure else []
     return folder, failed
@@ -100,7 +100,7 @@ def pages_of(config: StudyConfig) -> list[Path]:
 
 def _is_finished(config: StudyConfig) -> bool:
     """Are there records of all runs of the study?"""
-    return all(outcome.is_finished for outcome in find(config))
+    return all(result.is_finished for result in find(config))
 
 
 def _run_study(given: dict[str, Any]) -> None:

@@ -56,14 +56,14 @@ def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
 def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
     """What the first page says before anything else: the claims with their verdicts, and the key figure."""
     stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
-    outcomes = find(config, None, [*stages["pretrain"], *stages["finetune"]])
-    table = claim_table(claims(config, outcomes, stages["mutual_information"], stages["benchmark"]))
+    results = find(config, None, [*stages["pretrain"], *stages["finetune"]])
+    table = claim_table(claims(config, results, stages["mutual_information"], stages["benchmark"]))
     return (
-        f'<section class="text"><p>{html.escape(first_notes(outcomes).replace("`", ""))} '
+        f'<section class="text"><p>{html.escape(first_notes(results).replace("`", ""))} '
         "The rule of the verdicts, which no result can change: "
         '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.</p></section>'
         f'<div class="output">{table._repr_html_()}</div>'
-        f'<div class="output">{key_figure(outcomes, config)._repr_html_()}</div>'
+        f'<div class="output">{key_figure(results, config)._repr_html_()}</div>'
     )
 
 

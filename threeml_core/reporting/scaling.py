@@ -13,34 +13,34 @@ from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.study.results import Result
 
 
-def scaling_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+def scaling_table(results: Sequence[Result], config: StudyConfig) -> Table:
     """Each model against vanilla-40% of its size, on the same text."""
     rows, shown = [], []
-    for (layers, width), models in _by_size(outcomes).items():
-        vanilla = next((outcome for outcome in models if outcome.run.model == "vanilla-40%"), None)
-        for outcome in models:
+    for (layers, width), models in _by_size(results).items():
+        vanilla = next((result for result in models if result.run.model == "vanilla-40%"), None)
+        for result in models:
             loss = average = MISSING
-            if vanilla is not None and outcome is not vanilla:
-                loss = cells.loss_difference(outcome, vanilla)
-                average = cells.average_difference(outcome.comparison, vanilla.comparison)
-            row = {"Encoder": f"{layers} × {width}", "Model": outcome.run.model}
-            row |= {"Parameters": cells.parameters(outcome), "Perplexity, masked": cells.perplexity(outcome)}
-            row["Average"] = cells.average(outcome.comparison)
+            if vanilla is not None and result is not vanilla:
+                loss = cells.loss_difference(result, vanilla)
+                average = cells.average_difference(result.comparison, vanilla.comparison)
+            row = {"Encoder": f"{layers} × {width}", "Model": result.run.model}
+            row |= {"Parameters": cells.parameters(result), "Perplexity, masked": cells.perplexity(result)}
+            row["Average"] = cells.average(result.comparison)
             row["Loss over all corrupted, against vanilla-40% (nats)"] = loss
             rows.append({**row, "Average against vanilla-40% (points)": average})
-            shown.append(outcome)
+            shown.append(result)
     if not rows:
         return Table([{"Encoder": "one size: set study_sizes"}], "Scaling")
     commands = commands_of(shown, config, "Scaling", "hidden_size")
     return Table(rows, "Scaling: the models of Table 3 at several sizes, same text and steps", commands=commands)
 
 
-def plot_scaling(outcomes: Sequence[Result]) -> Figure:
+def plot_scaling(results: Sequence[Result]) -> Figure:
     """Masked perplexity and average score of each model against the size of the encoder."""
-    by_size = _by_size(outcomes)
+    by_size = _by_size(results)
     lines: dict[str, list[Result]] = {}
-    for outcome in sum(by_size.values(), []):
-        lines.setdefault(outcome.run.model, []).append(outcome)
+    for result in sum(by_size.values(), []):
+        lines.setdefault(result.run.model, []).append(result)
     ends = []
     with drawing(2) as (figure, axes):
         for label, models in lines.items():
@@ -59,10 +59,10 @@ def plot_scaling(outcomes: Sequence[Result]) -> Figure:
     )
 
 
-def _by_size(outcomes: Iterable[Result]) -> dict[tuple[int, int], list[Result]]:
+def _by_size(results: Iterable[Result]) -> dict[tuple[int, int], list[Result]]:
     """(layers, width) of the encoder -> its models, the smallest encoder first."""
     found: dict[tuple[int, int], list[Result]] = {}
-    for outcome in cells.shown_in("Scaling", outcomes):
-        c = outcome.run.config
-        found.setdefault((c.num_hidden_layers, c.hidden_size), []).append(outcome)
+    for result in cells.shown_in("Scaling", results):
+        c = result.run.config
+        found.setdefault((c.num_hidden_layers, c.hidden_size), []).append(result)
     return dict(sorted(found.items(), key=lambda item: item[0][0] * item[0][1] ** 2))

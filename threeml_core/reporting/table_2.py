@@ -18,7 +18,7 @@ from threeml_core.study.ledger import EXPERIMENTS, chosen_experiments
 from threeml_core.study.results import Result
 
 
-def table_2(experiment: Experiment | str, outcomes: Sequence[Result], config: StudyConfig) -> Table:
+def table_2(experiment: Experiment | str, results: Sequence[Result], config: StudyConfig) -> Table:
     """Our row for each value and model, and beneath it the paper's where it has that value.
 
     `experiment` is `Table 2a`, `Table 2b` or `Table 2c`, or an ablation of your own that varies one parameter. Of the
@@ -29,19 +29,19 @@ def table_2(experiment: Experiment | str, outcomes: Sequence[Result], config: St
     name, (key,) = experiment.name, experiment.vary
     title, reported = experiment.heading or key, reported_in(name)
     tasks = select_tasks(ablation_config(config))
-    shown = cells.shown_in(name, outcomes)
+    shown = cells.shown_in(name, results)
     defaults = {o.run.config.architecture: o for o in shown if getattr(o.run.config, key) == getattr(config, key)}
     rows = []
-    for outcome in shown:
-        c, default = outcome.run.config, defaults.get(outcome.run.config.architecture)
-        row = {"Model": outcome.run.model, title: f"{getattr(c, key)}", **cells.ablation(outcome, tasks)}
-        if outcome is default:
+    for result in shown:
+        c, default = result.run.config, defaults.get(result.run.config.architecture)
+        row = {"Model": result.run.model, title: f"{getattr(c, key)}", **cells.ablation(result, tasks)}
+        if result is default:
             row["Against the default"] = "default"
         elif default is not None:
-            row["Against the default"] = cells.average_difference(outcome.ablation, default.ablation)
+            row["Against the default"] = cells.average_difference(result.ablation, default.ablation)
         for heading, metric in experiment.columns.items():
-            row[heading] = cells.perplexity(outcome, metric)
-        rows.append({**row, "Parameters": cells.parameters(outcome)})
+            row[heading] = cells.perplexity(result, metric)
+        rows.append({**row, "Parameters": cells.parameters(result)})
         setting = f"{c.architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
         said = cells.reported_ablation(setting, reported, tasks)
         if value := reported.get((setting, "perplexity")):
@@ -69,14 +69,14 @@ def table_2_reported(name: str) -> Table:
     return Table(rows, f"{name}: {experiment.title}, as reported", folded=True)
 
 
-def swap_table(outcomes: Sequence[Result]) -> Table:
+def swap_table(results: Sequence[Result]) -> Table:
     """Which of 80-20-0 and 80-0-20 has the higher perplexity? The paper's order for 3ML_self is not 3ML_cross's."""
     reported = reported_in("Table 2c")
     rows = []
     for architecture in ("self", "cross"):
         found = {
             o.run.config.mask_split: o
-            for o in cells.shown_in("Table 2c", outcomes)
+            for o in cells.shown_in("Table 2c", results)
             if o.run.config.architecture == architecture and o.run.config.mask_split in _SWAPPED
         }
         row = {"Model": ARCHITECTURES[architecture].label}

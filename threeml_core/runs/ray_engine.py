@@ -57,7 +57,7 @@ class Ray(Engine):
         for reference in ended:
             job = self._running.pop(reference)
             try:
-                outcome = self.ray.get(reference)
+                result = self.ray.get(reference)
             except self.ray.exceptions.RayTaskError:
                 raise
             except self.ray.exceptions.RayError as error:
@@ -66,9 +66,9 @@ class Ray(Engine):
                     "for want of memory; finished runs stay. Run again, with more ray_num_cpus or ray_num_gpus for "
                     "a run, so that fewer share a host"
                 ) from None
-            if isinstance(outcome, StudyError):
-                raise outcome
-            done.append((job, *outcome))
+            if isinstance(result, StudyError):
+                raise result
+            done.append((job, *result))
         return done
 
 

@@ -29,19 +29,19 @@ class TrainingState:
     step: int = 0
     """Updates done."""
     seconds: float = 0.0
-    """Wall clock of the updates before the current logging window; validation and saving left out."""
+    """Wall clock of the steps before the current logging window; validation and saving left out."""
     window_seconds: float = 0.0
     """The same, of the current logging window."""
     loss_sum: float = 0.0
     """Of the losses in the window."""
     loss_count: int = 0
     smoothed_loss: float = 0.0
-    """Moving average of the losses of the updates after the warm-up; nats."""
+    """Moving average of the losses of the steps after the warm-up; nats."""
     smoothed_count: int = 0
     """Updates in it."""
 
     def smooth(self, loss: float) -> None:
-        """Take the loss of another update after the warm-up into the average."""
+        """Take the loss of another step after the warm-up into the average."""
         self.smoothed_count += 1
         self.smoothed_loss += (loss - self.smoothed_loss) / min(self.smoothed_count, SMOOTHING)
 

@@ -1,4 +1,4 @@
-"""One run over several processes that torchrun started: what each one does of an update, what all agree on."""
+"""One run over several processes that torchrun started: what each one does of a step, what all agree on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """The processes that share a run's updates; alone, everything here does nothing.
+    """The processes that share a run's steps; alone, everything here does nothing.
 
     Attributes:
         rank: number of this one, from 0.
@@ -50,7 +50,7 @@ class Processes:
         return self.rank == 0
 
     def check(self, batch_size: int, micro_batch_size: int) -> None:
-        """Refuse, with a `ParameterError`, a batch of which blocks or micro-batches would be left over."""
+        """Refuse, with a `ParameterError`, a batch of which sequences or micro-batches would be left over."""
         if batch_size % self.count:
             raise ParameterError(
                 f"batch_size={batch_size} cannot be shared by {self.count} processes: choose a multiple of "
@@ -59,7 +59,7 @@ class Processes:
         share = batch_size // self.count
         if share % min(share, micro_batch_size):
             raise ParameterError(
-                f"micro_batch_size={micro_batch_size} does not divide the {share} blocks that each of {self.count} "
+                f"micro_batch_size={micro_batch_size} does not divide the {share} sequences that each of {self.count} "
                 f"processes has of batch_size={batch_size}"
             )
 

@@ -25,7 +25,7 @@ EVAL_SEED = 20221027
 
 
 def masking_of(config: StudyConfig, data: PreparedData, evaluation: bool = False) -> Masking:
-    """The corruption of training, or the fixed one of validation; checked against the blocks it will meet."""
+    """The corruption of training, or the fixed one of validation; checked against the sequences it will meet."""
     masking = Masking(
         mask_token_id=data.token_ids["mask_token_id"],
         special_ids=data.special_ids,
@@ -35,23 +35,23 @@ def masking_of(config: StudyConfig, data: PreparedData, evaluation: bool = False
         mask_counts="exact" if evaluation else config.mask_counts,
         mask_special_tokens=config.mask_special_tokens and not evaluation,
     )
-    blocks = data.validation if evaluation else data.train
-    masking.check(blocks.n, blocks.max_special_tokens)
+    sequences = data.validation if evaluation else data.train
+    masking.check(sequences.n, sequences.max_special_tokens)
     return masking
 
 
-def validation_blocks(config: StudyConfig, data: PreparedData) -> Tensor:
-    """(k, n): at most `max_eval_sequences` validation blocks, evenly over the text."""
+def validation_sequences(config: StudyConfig, data: PreparedData) -> Tensor:
+    """(k, n): at most `max_eval_sequences` validation sequences, evenly over the text."""
     last = len(data.validation) - 1
     return data.validation[np.unique(np.linspace(0, last, config.max_eval_sequences).round().astype(int))]
 
 
-def fixed_corruption(blocks: Tensor, masking: Masking) -> CorruptedBatch:
-    """The corruption of the validation blocks: a function of blocks, rate and split only.
+def fixed_corruption(sequences: Tensor, masking: Masking) -> CorruptedBatch:
+    """The corruption of the validation sequences: a function of sequences, rate and split only.
 
     It is always drawn on the CPU with exact counts, so every model and every device sees the same.
     """
-    batch = corrupt(blocks, masking, torch.Generator().manual_seed(EVAL_SEED))
+    batch = corrupt(sequences, masking, torch.Generator().manual_seed(EVAL_SEED))
     assert isinstance(batch, CorruptedBatch)
     return batch
 
@@ -77,7 +77,7 @@ def unigram_log_probabilities(train_counts: np.ndarray, special_ids: tuple[int, 
 
 
 def summarize(losses: Tensor, kinds: Tensor, prefix: str) -> dict[str, float]:
-    """Cross-entropies in nats and the kind of each, both (blocks, slots) -> mean loss and perplexities, also by kind.
+    """Cross-entropies in nats and the kind of each, both (sequences, slots) -> mean loss, perplexities, by kind too.
 
     For the kinds see `CorruptedBatch.kinds`; slots that hold nothing are passed over. `prefix` is that of the names.
     """
@@ -99,7 +99,7 @@ def mlm_perplexity(
         model: of any architecture; its training mode is restored.
         corruption: from `fixed_corruption`, on the CPU.
         unigram: (vocab,) from `unigram_log_probabilities`.
-        batch_size: blocks per forward pass.
+        batch_size: sequences per forward pass.
         autocast: a context manager for mixed precision.
 
     Returns:
@@ -132,16 +132,16 @@ def on_unigram_plateau(metrics: dict[str, float]) -> bool:
 
 
 def corruption_example(config: StudyConfig, data: PreparedData, tokens: int = 24) -> list[dict[str, str]]:
-    """Rows for a table: the start of a validation block as it is, corrupted, and as the 3ML encoder sees it."""
+    """Rows for a table: the start of a validation sequence as it is, corrupted, and as the 3ML encoder sees it."""
     tokenizer = data.tokenizer()
-    block = validation_blocks(config, data)[:1]
-    batch = fixed_corruption(block, masking_of(config, data, evaluation=True))
+    sequence = validation_sequences(config, data)[:1]
+    batch = fixed_corruption(sequence, masking_of(config, data, evaluation=True))
     shown, seen = (
         [
             repr(tokenizer.convert_tokens_to_string([t]))
             for t in tokenizer.convert_ids_to_tokens(ids[0, :tokens].tolist())
         ]
-        for ids in (block, batch.input_ids)
+        for ids in (sequence, batch.input_ids)
     )
     kinds = dict.fromkeys(range(tokens), "")
     for place, code in zip(batch.corrupted_idx[0].tolist(), batch.kinds[0].tolist(), strict=True):

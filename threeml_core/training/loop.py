@@ -57,7 +57,7 @@ from threeml_core.training.evaluation import (
     on_unigram_plateau,
     tokens_by_kind,
     unigram_log_probabilities,
-    validation_blocks,
+    validation_sequences,
 )
 from threeml_core.training.model_card import count_parameters, model_card
 from threeml_core.training.trainer import Trainer, precision_of
@@ -94,7 +94,7 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     log = log if processes.is_first else no_line
     data = prepare_data(config, log)
     epochs = config.max_steps * config.batch_size / len(data.train)
-    log(f"{config.max_steps:,} updates of {config.batch_size:,} sequences are {epochs:.3g} epochs")
+    log(f"{config.max_steps:,} steps of {config.batch_size:,} sequences are {epochs:.3g} epochs")
     folder, identity = planned_run(config, data, device)
     if config.num_processes > 1 and processes.count == 1:
         Processes(count=config.num_processes).check(config.batch_size, config.micro_batch_size or config.batch_size)
@@ -142,7 +142,7 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
     if saved is not None:
         trainer.state = load_training_state(saved, trainer.model, trainer.optimizer)
     log(f"run {folder.name} {f'resumes after step {trainer.state.step}' if saved else 'starts'}")
-    corruption = fixed_corruption(validation_blocks(config, data), masking_of(config, data, evaluation=True))
+    corruption = fixed_corruption(validation_sequences(config, data), masking_of(config, data, evaluation=True))
     _say_what_is_executed(identity, config, corruption, log)
     unigram = unigram_log_probabilities(data.train_counts(), data.special_ids)
 
@@ -165,7 +165,7 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
         log(
             f"warning: the run ends on the unigram plateau: its perplexity at masked positions is "
             f"{metrics['eval_perplexity_masked']:.1f}, the unigram's {metrics['unigram_perplexity_masked']:.1f}; try "
-            "more updates, a longer warm-up or another learning rate"
+            "more steps, a longer warm-up or another learning rate"
         )
     return _exported(trainer, folder, final, energy)
 
@@ -249,7 +249,7 @@ def _train(
                     processes.wait()  # the first one leaves a record and ends
                 if processes.is_first:
                     last = validate()
-                    too_bad = end and last["eval_loss"] > uniform + _MUCH_WORSE  # also of a run of a few updates
+                    too_bad = end and last["eval_loss"] > uniform + _MUCH_WORSE  # also of a run of a few steps
                     if too_bad or not all(map(math.isfinite, last.values())):
                         raise DivergedError(_diverged("validation", step, last["eval_loss"], uniform))
                     write(step, last)

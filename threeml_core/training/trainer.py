@@ -25,23 +25,23 @@ def count_of(batch: Batch) -> torch.Tensor:
 
 
 def loss_of(model: torch.nn.Module, batch: Batch, count: torch.Tensor) -> torch.Tensor:
-    """Sum of cross-entropies over the batch divided by `count`, the corrupted tokens of the whole update."""
+    """Sum of cross-entropies over the batch divided by `count`, the corrupted tokens of the whole step."""
     if isinstance(batch, CorruptedBatch):
         return model(corrupted=batch, num_items_in_batch=count, return_logits=False).loss
     return model(input_ids=batch.input_ids, labels=batch.labels, num_items_in_batch=count, return_logits=False).loss
 
 
 class Trainer:
-    """One run: model, optimizer, where it stands, and how to move it on by one update.
+    """One run: model, optimizer, where it stands, and how to move it on by one step.
 
-    What an update does follows from its step: the blocks, their corruption, and the dropout of each micro-batch. So
+    What a step does follows from its step: the sequences, their corruption, and the dropout of each micro-batch. So
     it is the same in whatever process, and however often the run was interrupted.
     """
 
     def __init__(
         self, config: StudyConfig, data: PreparedData, device: torch.device, processes: Processes | None = None
     ) -> None:
-        """`processes`: which share each update; None: this one alone."""
+        """`processes`: which share each step; None: this one alone."""
         self.config, self.data, self.device = config, data, device
         self.processes = processes or Processes()
         assert config.micro_batch_size is not None
@@ -69,11 +69,11 @@ class Trainer:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def next_batch(self) -> Batch:
-        """The batch of the next update, of all processes."""
+        """The batch of the next step, of all processes."""
         return self.batches[self.state.step]
 
     def update(self, batch: Batch | None = None) -> torch.Tensor:
-        """Do one update, with the next batch if none is given; its loss in nats, still on the device.
+        """Do one step, with the next batch if none is given; its loss in nats, still on the device.
 
         Of several processes each gives its share; the loss is their sum.
 
@@ -111,7 +111,7 @@ class Trainer:
         return total
 
     def _part(self, part: Batch, count: torch.Tensor, row: int) -> torch.Tensor:
-        """Forward and backward of a micro-batch whose first block is `row` of the update."""
+        """Forward and backward of a micro-batch whose first sequence is `row` of the step."""
         torch.manual_seed(seed_of(self.config.seed, self.state.step, 1 + row))  # of dropout
         with self.autocast():
             loss = loss_of(self._forward, part, count)
@@ -126,7 +126,7 @@ class Trainer:
         fits = next((size for size in smaller if self._fits(own, count, size)), None)
         if fits is None:
             raise TrainingError(
-                f"out of GPU memory with micro_batch_size={asked} ({reason}), and one block does not fit either: "
+                f"out of GPU memory with micro_batch_size={asked} ({reason}), and one sequence does not fit either: "
                 "take a smaller model or shorter blocks"
             )
         if not self.config.auto_find_micro_batch_size or self.processes.count > 1:
@@ -148,7 +148,7 @@ class Trainer:
         return True
 
     def learning_rate(self) -> float:
-        """Of the next update."""
+        """Of the next step."""
         config = self.config
         return config.learning_rate * linear_warmup_decay(self.state.step, config.max_steps, config.warmup_ratio)
 
