@@ -73,7 +73,7 @@ from threeml_core.reporting.table_3 import budget_table
 from threeml_core.runs.record import RunRecord, describe_environment, write_record
 from threeml_core.study.ledger import study_runs
 from threeml_core.study.results import Result
-from threeml_core.training.evaluation import corruption_example
+from threeml_core.study.run import corruption_rows
 
 # -- other files of others ------------------------------------------------------------------------------------------
 
@@ -449,7 +449,7 @@ def test_text_of_a_corpus_is_text(tmp_path: Path) -> None:
     corpus.write_text("\n\n".join(f"{MARKUP} {i}" for i in range(300)))
     given = {"corpus": str(corpus), "runs_dir": str(tmp_path), "vocab_size": 400, "sequence_length": 32}
     config = make_config({**given, "max_position_embeddings": None})
-    rows = corruption_example(config, prepare_data(config))
+    rows = corruption_rows(config)
     seen = shows(Table(rows, "corpus")._repr_html_(), *(row["Token"] for row in rows))
     assert "script" in seen.text
 
