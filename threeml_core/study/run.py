@@ -23,7 +23,7 @@ from threeml_core.study.experiment import Experiment, StudyRun
 from threeml_core.study.ledger import chosen_experiments, find, study_runs
 from threeml_core.study.results import Result
 from threeml_core.training.device import choose_device
-from threeml_core.training.evaluation import corruption_example
+from threeml_core.training.evaluation import corruption_example, fixed_corruption, masking_of, validation_sequences
 from threeml_core.training.loop import STAGE, planned_run, pretrain
 
 
@@ -136,4 +136,7 @@ def corruption_rows(config: StudyConfig) -> list[dict[str, str]]:
     """Of `evaluation.corruption_example`; with `plan_only` a row that says that a record holds no text."""
     if config.plan_only:
         return [{"Token": "not shown", "Why": "plan_only=True: this page is made of records, which hold no text"}]
-    return corruption_example(config, prepare_data(config))
+    data = prepare_data(config)
+    sequences = validation_sequences(config, data)[:1]
+    batch = fixed_corruption(sequences, masking_of(config, data, evaluation=True))
+    return corruption_example(data.tokenizer(), sequences, batch)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
@@ -131,29 +131,30 @@ def on_unigram_plateau(metrics: dict[str, float]) -> bool:
     return metrics["eval_perplexity_masked"] > PLATEAU_MARGIN * metrics["unigram_perplexity_masked"]
 
 
-def corruption_example(config: StudyConfig, data: PreparedData, tokens: int = 24) -> list[dict[str, str]]:
-    """Rows for a table: the start of a validation sequence as it is, corrupted, and as the 3ML encoder sees it."""
-    tokenizer = data.tokenizer()
-    sequence = validation_sequences(config, data)[:1]
-    batch = fixed_corruption(sequence, masking_of(config, data, evaluation=True))
+def corruption_example(
+    tokenizer: PreTrainedTokenizerBase, original: Tensor, batch: CorruptedBatch, tokens: int = 24
+) -> list[dict[str, str]]:
+    """Rows for a table: the start of the first sequence as it is, corrupted, and as the 3ML encoder sees it.
+
+    Args:
+        tokenizer: whose ids they are.
+        original: (batch, n), before the corruption.
+        batch: what became of it.
+        tokens: how many are shown.
+    """
     shown, seen = (
-        [
-            repr(tokenizer.convert_tokens_to_string([t]))
-            for t in tokenizer.convert_ids_to_tokens(ids[0, :tokens].tolist())
-        ]
-        for ids in (sequence, batch.input_ids)
+        [repr(tokenizer.convert_tokens_to_string([token])) for token in tokenizer.convert_ids_to_tokens(ids.tolist())]
+        for ids in (original[0, :tokens], batch.input_ids[0, :tokens])
     )
-    kinds = dict.fromkeys(range(tokens), "")
-    for place, code in zip(batch.corrupted_idx[0].tolist(), batch.kinds[0].tolist(), strict=True):
-        if place < tokens and code != NOT_PREDICTED:
-            kinds[place] = KINDS[code - MASKED]
+    codes = dict(zip(batch.corrupted_idx[0].tolist(), batch.kinds[0].tolist(), strict=True))
+    kinds = {place: KINDS[code - MASKED] for place, code in codes.items() if code != NOT_PREDICTED}
     return [
         {
             "Position": f"{i}",
-            "Token": shown[i],
-            "Corrupted": seen[i],
-            "Kind": kinds[i],
-            "3ML encoder sees": "" if kinds[i] == "masked" else seen[i],
+            "Token": token,
+            "Corrupted": corrupted,
+            "Kind": kinds.get(i, ""),
+            "3ML encoder sees": "" if kinds.get(i) == "masked" else corrupted,
         }
-        for i in range(tokens)
+        for i, (token, corrupted) in enumerate(zip(shown, seen, strict=True))
     ]

@@ -49,6 +49,7 @@ def names_in(cell: str) -> list[str]:
 
 def test_there_are_notebooks() -> None:
     assert [path.stem for path in NOTEBOOKS] == [
+        "00_basic_idea",
         "00_cost_model",
         "01_prepare_data",
         "02_pretrain",
@@ -83,6 +84,8 @@ def test_form(path: Path) -> None:
                 n for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.value, (ast.Constant, ast.List))
             ]
             assert not plain, "a plain global would be read as a parameter when the cells are run again"
+            stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            assert not stored & set(PARAMETERS), "so would a global of a parameter's name, whatever it is"
 
 
 def papermill(*arguments: str) -> subprocess.CompletedProcess:
@@ -189,6 +192,35 @@ def test_pretrain_notebook(architecture: str, small_arguments: list[str], tmp_pa
         f"{metrics['eval_perplexity_masked']:.1f} at "
         f"[MASK]s (unigram {metrics['unigram_perplexity_masked']:.1f}); record: {record}"
     ), "the terminal says what came out"
+
+
+@pytest.mark.parametrize("given", [{}, {"preset": "small", "plan_only": True}], ids=["tiny", "small"])
+def test_the_idea(given: dict, tmp_path: Path) -> None:
+    """Every step gives what the ordinary forward gives; no text, no record and no run is needed, with any preset."""
+    out = tmp_path / "out.ipynb"
+    options = [part for name, value in {**given, "runs_dir": tmp_path / "runs"}.items() for part in ("-p", name, value)]
+    done = papermill("notebooks/00_basic_idea.ipynb", str(out), *map(str, options))
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    for expected in (
+        "(4, 17)",
+        "(4, 17, 64)",
+        "(4, 25, 32)",
+        "(4, 8, 32)",
+        "unchanged",
+        f"vanilla, {given.get('preset', 'tiny')}",
+    ):
+        assert expected in text
+    assert text.count("equal") == 2 * 5, "as text and as HTML"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_idea_runs_again() -> None:
+    """From the top in the same kernel: no cell leaves a plain value that would be taken for a parameter."""
+    names: dict = {}
+    for cell in 2 * code_cells(PROJECT_ROOT / "notebooks" / "00_basic_idea.ipynb"):
+        exec(cell.source, names)
+    assert names["config"] == TINY
 
 
 FINETUNING = {

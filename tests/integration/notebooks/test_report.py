@@ -73,6 +73,7 @@ MAY_STAY_OPEN = {"p", "li", "tr", "td", "th", "dd", "dt"}
 def test_the_report_is_there() -> None:
     assert {page.name for page in PAGES} == {
         "index.html",
+        "00_basic_idea.html",
         "00_cost_model.html",
         "01_prepare_data.html",
         "02_pretrain.html",
@@ -370,9 +371,9 @@ def test_pages_of_a_report() -> None:
     def names(**given: object) -> list[str]:
         return [path.stem for path in execute.pages_of(make_config(given))]
 
-    assert len(names()) == 9
+    assert len(names()) == 10
     assert names(preset="benchmark") == ["08_performance"]
-    assert names(pages="8, 00") == ["00_cost_model", "08_performance"]
+    assert names(pages="8, 00") == ["00_basic_idea", "00_cost_model", "08_performance"]
     assert names(pages=7) == ["07_mutual_information"]  # as papermill passes `-p pages 7`
     with pytest.raises(ParameterError, match="pages='12': no notebook 12"):
         names(pages="12")

@@ -15,7 +15,6 @@ from tests.refusals import one_line
 from tests.study_records import pretrained
 from tests.study_records import record as make_record
 from threeml_core.config import make_config
-from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import CorpusError
 from threeml_core.glue.protocol import GlueStudy, TaskResult
 from threeml_core.glue.readers import load_task
@@ -54,7 +53,7 @@ from threeml_core.reporting.table_3 import budget_table
 from threeml_core.runs.record import RunRecord, write_record
 from threeml_core.study.ledger import study_runs
 from threeml_core.study.results import Result
-from threeml_core.training.evaluation import corruption_example
+from threeml_core.study.run import corruption_rows
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)></td></pre><b>\" onclick='alert(1)' &lt;"
 MARKUP += " $x^{$ \\d \\1 $a$ `c`"
@@ -254,7 +253,7 @@ def test_text_of_a_corpus_is_text(tmp_path: Path) -> None:
     corpus.write_text("\n\n".join(f"{MARKUP} {i}" for i in range(300)))
     given = {"corpus": str(corpus), "runs_dir": str(tmp_path), "vocab_size": 400, "sequence_length": 32}
     config = make_config({**given, "max_position_embeddings": None})
-    rows = corruption_example(config, prepare_data(config))
+    rows = corruption_rows(config)
     seen = shows(Table(rows, "corpus")._repr_html_(), *(row["Token"] for row in rows))
     assert "script" in seen.text
 
