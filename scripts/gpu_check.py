@@ -22,7 +22,7 @@ from threeml_core.models.build import build_model
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.record import RunRecord, describe_environment
 from threeml_core.training.device import describe_device
-from threeml_core.training.evaluation import fixed_corruption, masking_of, validation_blocks
+from threeml_core.training.evaluation import fixed_corruption, masking_of, validation_sequences
 from threeml_core.training.trainer import Trainer
 
 BLOCKS = Path("runs/gpu_check")
@@ -92,7 +92,7 @@ def parity(config: StudyConfig, data: PreparedData, device: torch.device) -> dic
         torch.manual_seed(0)
         model = build_model(one, data.vocab_size, **data.token_ids).eval()
         batch = fixed_corruption(
-            validation_blocks(one.replace(max_eval_sequences=4), data), masking_of(one, data, True)
+            validation_sequences(one.replace(max_eval_sequences=4), data), masking_of(one, data, True)
         )
         with torch.no_grad():
             here = model(corrupted=batch)

@@ -35,7 +35,6 @@ LIBRARIES = (
     "pyarrow.parquet",
     "regex",
     "scipy.stats",
-    "seaborn",
     "sklearn.cluster",
     "torch",
     "torch.utils.flop_counter",

@@ -17,7 +17,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -87,7 +87,8 @@ class StudyConfig(
             object.__setattr__(self, name, value)
             check(name, value, PARAMETERS[name])
         object.__setattr__(self, "sources", types.MappingProxyType(sources | dict.fromkeys(derived, "derived")))
-        _check_together(self)
+        for problem in _problems(self):
+            raise ParameterError(problem)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by value, so that a job can be sent to another process."""
@@ -156,54 +157,38 @@ def executed_rate(config: StudyConfig) -> float:
     return float(corruption_counts(n, config.mask_rate, config.mask_split).total / n)
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ParameterError(message)
-
-
-def _check_together(c: StudyConfig) -> None:
-    _require(
-        not (c.random_baseline and (c.checkpoint or "").startswith(RANDOM)),
-        f"checkpoint={c.checkpoint!r} is random already: leave random_baseline out, or give the trained checkpoint",
-    )
-    _require(
-        "speed" in c.listed("benchmark_parts") or c.num_benchmark_sessions == 1,
-        f"benchmark_parts={c.benchmark_parts!r}: expected speed in it, "
-        f"as num_benchmark_sessions={c.num_benchmark_sessions}",
-    )
+def _problems(c: StudyConfig) -> Iterator[str]:
+    """What is wrong with values that are allowed each by itself."""
+    if c.random_baseline and (c.checkpoint or "").startswith(RANDOM):
+        is_random = f"checkpoint={c.checkpoint!r} is random already"
+        yield f"{is_random}: leave random_baseline out, or give the trained checkpoint"
+    if "speed" not in c.listed("benchmark_parts") and c.num_benchmark_sessions > 1:
+        sessions = f"num_benchmark_sessions={c.num_benchmark_sessions}"
+        yield f"benchmark_parts={c.benchmark_parts!r}: expected speed in it, as {sessions}"
     assert c.max_position_embeddings is not None and c.micro_batch_size is not None
-    _require(
-        c.max_position_embeddings >= c.sequence_length + 2,
-        f"max_position_embeddings={c.max_position_embeddings}: expected at least sequence_length + 2 = "
-        f"{c.sequence_length + 2}",
-    )
+    n = c.sequence_length
+    if c.max_position_embeddings < n + 2:
+        yield f"max_position_embeddings={c.max_position_embeddings}: expected at least sequence_length + 2 = {n + 2}"
     for stack in ("", "decoder_"):
         width, heads = f"{stack}hidden_size", f"{stack}num_attention_heads"
         d, h = getattr(c, width), getattr(c, heads)
-        _require(d % h == 0, f"{heads}={h} does not divide {width}={d}: choose heads that divide the width")
-    _require(
-        c.batch_size % c.micro_batch_size == 0,
-        f"micro_batch_size={c.micro_batch_size} does not divide batch_size={c.batch_size}",
-    )
+        if d % h:
+            yield f"{heads}={h} does not divide {width}={d}: choose heads that divide the width"
+    if c.batch_size % c.micro_batch_size:
+        yield f"micro_batch_size={c.micro_batch_size} does not divide batch_size={c.batch_size}"
     for side in ("", "eval_"):
-        rate, split, n = getattr(c, f"{side}mask_rate"), getattr(c, f"{side}mask_split"), c.sequence_length
+        rate, split = getattr(c, f"{side}mask_rate"), getattr(c, f"{side}mask_split")
+        if not parse_mask_split(split)[0]:
+            yield f"{side}mask_split={split!r} masks nothing: 3ML restores [MASK] tokens, give the first number above 0"
         counts = corruption_counts(n, rate, split)
-        _require(
-            parse_mask_split(split)[0] > 0,
-            f"{side}mask_split={split!r} masks nothing: 3ML restores [MASK] tokens, give the first number above 0",
-        )
-        _require(
-            counts.masked >= 1,
-            f"{side}mask_rate={rate} masks no token in a sequence of {n}: raise it to at least "
-            f"{smallest_mask_rate(n, split):.3f} or take longer sequences",
-        )
+        if not counts.masked:
+            remedy = f"raise it to at least {smallest_mask_rate(n, split):.3f} or take longer sequences"
+            yield f"{side}mask_rate={rate} masks no token in a sequence of {n}: {remedy}"
         # two special tokens per sequence are never corrupted
         most = counts.masked + counts.visible_slots
-        _require(
-            most <= n - 2 or c.mask_special_tokens and counts.masked < n and most <= n,
-            f"{side}mask_rate={rate} corrupts {most} of {n} tokens, but 2 are special tokens "
-            f"and stay: lower it to at most {largest_mask_rate(n, split, n - 2):.3f}",
-        )
+        if most > n - 2 and not (c.mask_special_tokens and counts.masked < n and most <= n):
+            remedy = f"lower it to at most {largest_mask_rate(n, split, n - 2):.3f}"
+            yield f"{side}mask_rate={rate} corrupts {most} of {n} tokens, but 2 are special tokens and stay: {remedy}"
 
 
 def type_of(name: str) -> tuple[type, bool]:
@@ -279,9 +264,7 @@ def _coerce(name: str, value: Any, where: str) -> Any:
             value = {"true": True, "false": False}[value.lower()] if kind is bool else float(value)
         except (KeyError, ValueError):
             raise wrong from None
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is bool or isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) != (kind is bool):
         raise wrong
     if kind is int and isinstance(value, float) and not (value.is_integer() and abs(value) <= LARGEST):
         raise wrong
@@ -293,9 +276,12 @@ def _known(name: str, where: str) -> None:
         return
     if name in RENAMED:
         raise ParameterError(f"unknown parameter {name!r}{where}: it is called {RENAMED[name]} now")
-    close = difflib.get_close_matches(name, PARAMETERS, 1) if isinstance(name, str) else []
-    hint = f"did you mean {close[0]!r}?" if close else f"known parameters: {', '.join(PARAMETERS)}"
-    raise ParameterError(f"unknown parameter {_shown(name)}{where}: {hint}")
+    raise ParameterError(f"unknown parameter {_shown(name)}{where}: {_hint(name, PARAMETERS, 'known parameters')}")
+
+
+def _hint(name: Any, known: Iterable[str], which: str) -> str:
+    close = difflib.get_close_matches(str(name), known, 1)
+    return f"did you mean {close[0]!r}?" if close else f"{which}: {', '.join(known)}"
 
 
 def preset_names() -> list[str]:
@@ -307,11 +293,7 @@ _YAML_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def _refuse_surprises(node: yaml.Node | None, path: Path) -> None:
-    """Of a name that stands there twice YAML's reader would take the last, and `010` would be 8, `1:30` would be 90.
-
-    Raises:
-        ParameterError: there is such a thing.
-    """
+    """Of a name that stands there twice YAML's reader would take the last, and `010` would be 8, `1:30` would be 90."""
     lines: dict[str, int] = {}
     for key, value in node.value if isinstance(node, yaml.MappingNode) else []:
         name, line = _shown(key.value), key.start_mark.line + 1
@@ -338,28 +320,21 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         node = loader.get_single_node()
         _refuse_surprises(node, path)
         document = loader.construct_document(node) if node else None
-        values = {} if document is None else document
     except ParameterError:
         raise
     except Exception as error:  # values that are no number or date raise errors of many kinds
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ParameterError(f"cannot read parameters from {path}: {reason}; {one_a_line}") from None
-    if not isinstance(values, dict):
+    if not isinstance(document, dict | None):
         raise ParameterError(f"{path}: {one_a_line}")
-    return values
+    return document or {}
 
 
 def load_preset(name: str) -> dict[str, Any]:
-    """Values of the preset `name`, coerced to their types.
-
-    Raises:
-        ParameterError: no such preset, or it holds an unknown or badly typed parameter.
-    """
+    """Values of the preset `name`, coerced to their types; a `ParameterError` if there is none or a value is wrong."""
     names = preset_names()
     if name not in names:
-        close = difflib.get_close_matches(str(name), names, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names)}"
-        raise ParameterError(f"unknown preset {name!r}: {hint}")
+        raise ParameterError(f"unknown preset {name!r}: {_hint(name, names, 'there are')}")
     where = f" in params/{name}.yaml"
     values = _read_yaml(PROJECT_ROOT / "params" / f"{name}.yaml")
     for key in values:
@@ -413,9 +388,8 @@ def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
     `In`: values alone decide there. None is a value where a parameter may be None, and else says that nothing is given.
 
     Any other plain value in the namespace is a misspelt parameter and is refused. Objects (modules, records, figures)
-    are passed over, so the cell can be run again in JupyterLab after the rest of the notebook.
-
-    It is what a notebook does first, so the way its threads wait is set here, before torch is imported.
+    are passed over, so the cell can be run again in JupyterLab after the rest of the notebook. It is what a notebook
+    does first, so the way its threads wait is set here, before torch is imported.
 
     Raises:
         ParameterError: see `make_config`.
@@ -450,11 +424,7 @@ def _assigned_without_type(cells: Iterable[str]) -> set[str]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, as for every other mistake.
-
-        Raises:
-            ParameterError: always.
-        """
+        """One line, as for every other mistake."""
         raise ParameterError(
             f"{message}; parameters are given as -p NAME VALUE, such as -p mask_rate 0.5, or in a file as -f FILE; "
             "--help lists them"
@@ -464,11 +434,7 @@ class _Parser(argparse.ArgumentParser):
 def parse_arguments(description: str, arguments: list[str] | None = None, stage: str = "") -> StudyConfig:
     """A command line with papermill's own `-f FILE` and `-p NAME VALUE` -> `StudyConfig`.
 
-    Args:
-        description: of the command, for `--help`.
-        arguments: None: those of this process.
-        stage: whose parameters `--help` lists, with the values that they have where nothing is given; "": all. Every
-            parameter is accepted, whatever is listed.
+    `--help` lists the parameters of `stage` ("": all), with the values that they have where nothing is given.
 
     Raises:
         ParameterError: anything else on it; see `make_config`.
@@ -486,11 +452,11 @@ def parse_arguments(description: str, arguments: list[str] | None = None, stage:
     )
     tiny = make_config({}).parameters()
     for section in SECTIONS:
-        rows = [row for row in describe(section) if stage in ["", *row["Stages"].split(", ")]]
         lines = [
             f"{row['Name']}: {row['Type']} = {tiny[row['Name']]!r}{', ' * bool(row['Allowed'])}{row['Allowed']}\n"
             f"    {row['Meaning']}"
-            for row in rows
+            for row in describe(section)
+            if stage in ["", *row["Stages"].split(", ")]
         ]
         if lines:
             parser.add_argument_group(section.__doc__.rstrip("."), "\n".join(lines))

@@ -95,62 +95,9 @@ def token_counts(n: int, mask_rate: float, mask_split: str = "80-10-10", mode: M
 
 
 def vanilla_flops(counts: TokenCounts, d: float, l_en: int, vocab: float, intermediate: float | None = None) -> float:
-    """phi_RoBERTa without 2bu: one block through the vanilla model, forward, FLOPs. Source: eq. 2."""
+    """phi_RoBERTa without 2bu: one sequence through the vanilla model, forward, FLOPs. Source: eq. 2."""
     encoder = l_en * block_flops(counts.n, d, intermediate)
     return encoder + prediction_flops(counts.n_corrupted, d, d, vocab)
-
-
-def _projection_flops(n_en: float, d_en: float, d_de: float) -> float:
-    return 2 * n_en * d_en * d_de if d_en != d_de else 0
-
-
-def threeml_self_flops(
-    counts: TokenCounts,
-    d_en: float,
-    d_de: float,
-    l_en: int,
-    l_de: int,
-    vocab: float,
-    intermediate: float | None = None,
-    mode: Mode = "paper",
-) -> float:
-    """phi_3ML_self without 2bu: one block, forward, FLOPs. Source: eq. 3.
-
-    The appendix counts the last decoder block in full; `exact` counts what is executed, see `last_block_flops`.
-    """
-    n, n_last = counts.n, counts.n if mode == "paper" else counts.n_corrupted
-    return (
-        _projection_flops(counts.n_en, d_en, d_de)
-        + l_en * block_flops(counts.n_en, d_en, intermediate)
-        + (l_de - 1) * block_flops(n, d_de)
-        + last_block_flops(n, n_last, d_de)
-        + prediction_flops(counts.n_corrupted, d_de, d_en, vocab)
-    )
-
-
-def threeml_cross_flops(
-    counts: TokenCounts,
-    d_en: float,
-    d_de: float,
-    l_en: int,
-    l_de: int,
-    vocab: float,
-    intermediate: float | None = None,
-    visible_head: str = "separate",
-) -> float:
-    """phi_3ML_cross without 2bu: one block, forward, FLOPs. Source: eq. 4.
-
-    Appendix C counts a separate head of width d_en for the visible tokens; with `visible_head="shared"` they
-    go through the decoder's head after the projection to d_de (section 2.2).
-    """
-    visible_width = d_en if visible_head == "separate" else d_de
-    return (
-        _projection_flops(counts.n_en, d_en, d_de)
-        + l_en * block_flops(counts.n_en, d_en, intermediate)
-        + l_de * cross_block_flops(counts.n_en, counts.n_masked, d_de)
-        + prediction_flops(counts.n_visible, visible_width, d_en, vocab)
-        + prediction_flops(counts.n_masked, d_de, d_en, vocab)
-    )
 
 
 def forward_flops(config: StudyConfig, mode: Mode = "paper", vocab: int | None = None) -> float:
@@ -170,26 +117,47 @@ def vanilla_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
     )
 
 
-def _geometry(config: StudyConfig) -> tuple[int, int, int, int]:
-    """d_en, d_de, l_en, l_de."""
-    assert config.decoder_hidden_size is not None
-    return (
-        config.hidden_size,
-        config.decoder_hidden_size,
-        config.num_hidden_layers,
-        config.decoder_num_hidden_layers,
-    )
+def _encoder_flops(config: StudyConfig, n_en: float) -> float:
+    """The encoder of 3ML, and the projection to the decoder's width if that is another."""
+    d_en, d_de = _widths(config)
+    projection = 2 * n_en * d_en * d_de if d_en != d_de else 0
+    return projection + config.num_hidden_layers * block_flops(n_en, d_en, config.intermediate_size)
 
 
 def threeml_self_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
-    """`threeml_self_flops` of a configuration."""
-    return threeml_self_flops(_counts(config, mode), *_geometry(config), vocab, config.intermediate_size, mode)
+    """phi_3ML_self without 2bu: one sequence, forward, FLOPs. Source: eq. 3.
+
+    The appendix counts the last decoder block in full; `exact` counts what is executed, see `last_block_flops`.
+    """
+    counts, (d_en, d_de) = _counts(config, mode), _widths(config)
+    return (
+        _encoder_flops(config, counts.n_en)
+        + (config.decoder_num_hidden_layers - 1) * block_flops(counts.n, d_de)
+        + last_block_flops(counts.n, counts.n if mode == "paper" else counts.n_corrupted, d_de)
+        + prediction_flops(counts.n_corrupted, d_de, d_en, vocab)
+    )
 
 
 def threeml_cross_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
-    """`threeml_cross_flops` of a configuration; in `paper` mode the visible head is the appendix's separate one."""
-    head = config.visible_head if mode == "exact" else "separate"
-    return threeml_cross_flops(_counts(config, mode), *_geometry(config), vocab, config.intermediate_size, head)
+    """phi_3ML_cross without 2bu: one sequence, forward, FLOPs. Source: eq. 4.
+
+    Appendix C, and so the `paper` mode, counts a separate head of width d_en for the visible tokens; with
+    `visible_head="shared"` they go through the decoder's head after the projection to d_de (section 2.2).
+    """
+    counts, (d_en, d_de) = _counts(config, mode), _widths(config)
+    visible_width = d_de if mode == "exact" and config.visible_head == "shared" else d_en
+    return (
+        _encoder_flops(config, counts.n_en)
+        + config.decoder_num_hidden_layers * cross_block_flops(counts.n_en, counts.n_masked, d_de)
+        + prediction_flops(counts.n_visible, visible_width, d_en, vocab)
+        + prediction_flops(counts.n_masked, d_de, d_en, vocab)
+    )
+
+
+def _widths(config: StudyConfig) -> tuple[int, int]:
+    """d_en, d_de."""
+    assert config.decoder_hidden_size is not None
+    return config.hidden_size, config.decoder_hidden_size
 
 
 def training_flops(forward: float, batch_size: int, updates: float, mode: Mode = "paper") -> float:
@@ -202,25 +170,12 @@ def speedup(baseline: float, model: float) -> float:
     return baseline / model
 
 
-def budget(baseline: float, model: float) -> float:
-    """Share of the baseline's FLOPs that the model needs at the same number of updates, a fraction."""
-    return model / baseline
-
-
-def equal_budget_updates(updates: float, baseline: float, model: float) -> float:
-    """Updates the model can do with the FLOPs of `updates` baseline steps of the same batch size."""
-    return updates * baseline / model
-
-
 def config_speedup(
     config: StudyConfig, mode: Mode = "paper", baseline_mask_rate: float = 0.15, vocab: int | None = None
 ) -> float:
     """Speed-up over the vanilla model at `baseline_mask_rate` with BERT's 80-10-10 split."""
     baseline = config.replace(architecture="vanilla", mask_rate=baseline_mask_rate, mask_split="80-10-10")
     return speedup(forward_flops(baseline, mode, vocab), forward_flops(config, mode, vocab))
-
-
-# -- parameters -----------------------------------------------------------------------------------------------
 
 
 def _linear(d_in: int, d_out: int) -> int:
@@ -250,19 +205,19 @@ def no_decoder(config: StudyConfig) -> int:
 
 def threeml_self_decoder(config: StudyConfig) -> int:
     """Parameters of the decoder of 3ML_self."""
-    d_en, d_de, _, l_de = _geometry(config)
-    positions = config.max_position_embeddings
+    (d_en, d_de), positions = _widths(config), config.max_position_embeddings
     assert positions is not None
-    total = l_de * _block_parameters(d_de, 4 * d_de) + positions * d_de + d_de
+    total = config.decoder_num_hidden_layers * _block_parameters(d_de, 4 * d_de) + positions * d_de + d_de
     total += _linear(d_en, d_de) if d_en != d_de else 0
     return total + (2 * d_de if config.layer_norm == "pre" else 0)
 
 
 def threeml_cross_decoder(config: StudyConfig) -> int:
     """Parameters of the decoder of 3ML_cross, with the separate head for visible tokens if there is one."""
-    d, (_, d_de, _, l_de) = config.hidden_size, _geometry(config)
-    head = _linear(d, d) + 2 * d if config.visible_head == "separate" else 0
-    return threeml_self_decoder(config) + l_de * (4 * _linear(d_de, d_de) + 2 * d_de) + head
+    d_en, d_de = _widths(config)
+    head = _linear(d_en, d_en) + 2 * d_en if config.visible_head == "separate" else 0
+    cross_attention = config.decoder_num_hidden_layers * (4 * _linear(d_de, d_de) + 2 * d_de)
+    return threeml_self_decoder(config) + cross_attention + head
 
 
 def parameter_count(config: StudyConfig, vocab: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Corruption: which tokens of a block are masked, replaced or left unchanged, and all of them predicted.
+"""Corruption: which tokens of a sequence are masked, replaced or left unchanged, and all of them predicted.
 
 Source: sections 2.1, 3.3 and 4.3 of the paper; BERT's 80-10-10 split by default. Every draw comes from the
 generator that is passed in, so the same generator gives the same batch.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -20,22 +23,40 @@ IGNORE_INDEX = -100
 """Label of a position that is not predicted (Hugging Face's and torch's convention)."""
 
 NOT_PREDICTED, MASKED, REPLACED, UNCHANGED = range(4)
-"""What can stand at a position of a corrupted block; `config.KINDS` names the last three."""
+"""What can stand at a position of a corrupted sequence; `config.KINDS` names the last three."""
 
 
 @dataclasses.dataclass(frozen=True)
-class CorruptedBatch:
-    """Corrupted blocks with the same number of [MASK]s in every row, so that the encoder needs no padding.
-
-    Index tensors hold positions in the block, int64; `keep_idx` and `mask_idx` ascend, and together they cover
-    the block. Predictions are made at `corrupted_idx`: the [MASK]s, then slots for replaced and unchanged tokens. A
-    row that has fewer of these than there are slots has an untouched token in the last one, with label -100.
-    """
+class Batch:
+    """Corrupted sequences."""
 
     input_ids: Tensor
     """(batch, n) with [MASK] and random tokens in place."""
     labels: Tensor
     """(batch, n): the original token at corrupted positions, else -100."""
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """The same batch with `function` applied to every tensor."""
+        return type(self)(*(function(getattr(self, field.name)) for field in dataclasses.fields(self)))
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on another device."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def split(self, rows: int) -> list[Self]:
+        """Micro-batches of `rows` sequences each."""
+        return [self.map(operator.itemgetter(slice(i, i + rows))) for i in range(0, len(self.input_ids), rows)]
+
+
+@dataclasses.dataclass(frozen=True)
+class CorruptedBatch(Batch):
+    """Sequences with the same number of [MASK]s in every row, so that the encoder needs no padding.
+
+    Index tensors hold positions in the sequence, int64; `keep_idx` and `mask_idx` ascend, and together they cover
+    the sequence. Predictions are made at `corrupted_idx`: the [MASK]s, then slots for replaced and unchanged tokens. A
+    row that has fewer of these than there are slots has an untouched token in the last one, with label -100.
+    """
+
     keep_idx: Tensor
     """(batch, n_en): positions the encoder sees: all but the masked."""
     mask_idx: Tensor
@@ -60,45 +81,16 @@ class CorruptedBatch:
         """(batch, n_de + n_visible): original tokens, as `corrupted_idx`; -100 where nothing is predicted."""
         return self.labels.gather(1, self.corrupted_idx)
 
-    def map(self, function) -> CorruptedBatch:  # noqa: ANN001  (Tensor -> Tensor)
-        """The same batch with `function` applied to every tensor (a slice of rows, a device)."""
-        fields = (field.name for field in dataclasses.fields(self))
-        return CorruptedBatch(**{name: function(getattr(self, name)) for name in fields})
-
-    def to(self, device: torch.device | str) -> CorruptedBatch:
-        """The same batch on another device."""
-        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def split(self, rows: int) -> list[CorruptedBatch]:
-        """Micro-batches of `rows` blocks each."""
-        return [self.map(lambda t, i=i: t[i : i + rows]) for i in range(0, len(self.input_ids), rows)]
-
 
 @dataclasses.dataclass(frozen=True)
-class RaggedBatch:
-    """Corrupted blocks whose counts differ from row to row (`mask_counts="probabilistic"`).
+class RaggedBatch(Batch):
+    """Sequences whose counts differ from row to row (`mask_counts="probabilistic"`).
 
     Models read it through their ordinary `forward(input_ids, attention_mask, labels)`.
     """
 
-    input_ids: Tensor
-    """(batch, n)."""
-    labels: Tensor
-    """(batch, n): the original token at corrupted positions, else -100."""
     kinds: Tensor
     """(batch, n) int8: 0 untouched, 1 masked, 2 replaced, 3 unchanged."""
-
-    def to(self, device: torch.device | str) -> RaggedBatch:
-        """The same batch on another device."""
-        return RaggedBatch(self.input_ids.to(device), self.labels.to(device), self.kinds.to(device))
-
-    def split(self, rows: int) -> list[RaggedBatch]:
-        """Micro-batches of `rows` blocks each."""
-        parts = range(0, len(self.input_ids), rows)
-        return [
-            RaggedBatch(self.input_ids[i : i + rows], self.labels[i : i + rows], self.kinds[i : i + rows])
-            for i in parts
-        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,84 +114,66 @@ class Masking:
         if self.vocab_size <= len(set(self.special_ids)):
             raise ParameterError(f"vocab_size={self.vocab_size}: expected more tokens than the special ones")
 
-    def regular(self) -> Tensor:
-        """(vocab_size,) bool: may this token be corrupted and drawn."""
-        table = torch.ones(self.vocab_size, dtype=torch.bool)
-        table[list(set(self.special_ids))] = False
-        return table
-
-    def tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """`regular` and the ids it is true for, on a device; kept, as finding them would wait for a GPU."""
-        return _tables(self, device)
-
     def counts(self, n: int) -> CorruptionCounts:
-        """Tokens masked, replaced and unchanged in blocks of n (`exact`)."""
+        """Tokens masked, replaced and unchanged in sequences of n (`exact`)."""
         return corruption_counts(n, self.mask_rate, self.mask_split)
 
     def check(self, n: int, max_special_tokens: int) -> None:
-        """Refuse a rate that some block of the data cannot satisfy.
+        """Refuse a rate that some sequence of the data cannot satisfy.
 
         Raises:
-            ParameterError: a block with `max_special_tokens` special tokens has too few others to corrupt.
+            ParameterError: a sequence with `max_special_tokens` special tokens has too few others to corrupt.
         """
         counts = self.counts(n)
         wanted = counts.masked + counts.visible_slots
         if not self.mask_special_tokens and wanted > n - max_special_tokens:
             limit = largest_mask_rate(n, self.mask_split, n - max_special_tokens)
             raise ParameterError(
-                f"mask_rate={self.mask_rate} corrupts {wanted} of {n} tokens, but a block of this corpus holds "
+                f"mask_rate={self.mask_rate} corrupts {wanted} of {n} tokens, but a sequence of this corpus holds "
                 f"{max_special_tokens} special tokens that stay: "
-                + (f"lower it to at most {limit:.3f}, or " if self.counts_at(limit, n) else "")
+                + (f"lower it to at most {limit:.3f}, or " if limit else "")
                 + "join short documents"
             )
-
-    def counts_at(self, mask_rate: float, n: int) -> int:
-        """[MASK]s of a block of n at another rate."""
-        return corruption_counts(n, mask_rate, self.mask_split).masked
 
 
 @functools.lru_cache(maxsize=16)
 def _tables(masking: Masking, device: torch.device) -> tuple[Tensor, Tensor]:
-    regular = masking.regular().to(device)
-    return regular, regular.nonzero()[:, 0]
+    """(vocab_size,) bool: may this token be corrupted and drawn; and the ids of those. Finding them waits for a GPU."""
+    regular = torch.ones(masking.vocab_size, dtype=torch.bool)
+    regular[list(masking.special_ids)] = False
+    return regular.to(device), regular.nonzero()[:, 0].to(device)
 
 
-def corrupt(blocks: Tensor, masking: Masking, generator: torch.Generator) -> CorruptedBatch | RaggedBatch:
-    """Corrupt token blocks.
+def corrupt(sequences: Tensor, masking: Masking, generator: torch.Generator) -> Batch:
+    """Corrupt (batch, n) int64 token ids: a `CorruptedBatch` if the counts are exact, else a `RaggedBatch`.
 
-    Args:
-        blocks: (batch, n) int64 token ids.
-        masking: rate, split and special tokens.
-        generator: source of every draw; on the device of `blocks`.
-
-    Returns:
-        A `CorruptedBatch` if the counts are exact, else a `RaggedBatch`.
+    Every draw comes from `generator`, which is on the device of `sequences`.
 
     Raises:
-        ParameterError: a block has fewer regular tokens than are to be corrupted.
+        ParameterError: a sequence has fewer regular tokens than are to be corrupted.
     """
-    device = blocks.device
-    regular, drawable = masking.tables(device)
-    candidates = torch.ones_like(blocks, dtype=torch.bool) if masking.mask_special_tokens else regular[blocks]
-    noise = torch.rand(blocks.shape, generator=generator, device=device).masked_fill(~candidates, 2.0)
+    device = sequences.device
+    regular, drawable = _tables(masking, device)
+    candidates = torch.ones_like(sequences, dtype=torch.bool) if masking.mask_special_tokens else regular[sequences]
+    noise = torch.rand(sequences.shape, generator=generator, device=device).masked_fill(~candidates, 2.0)
     order = noise.argsort(1)
     if masking.mask_counts == "probabilistic":
-        return _corrupt_ragged(blocks, masking, generator, candidates, order, drawable)
+        return _corrupt_ragged(sequences, masking, generator, candidates, order, drawable)
 
-    counts = masking.counts(blocks.shape[1])
+    counts = masking.counts(sequences.shape[1])
     n_masked, total = counts.masked, counts.masked + counts.visible_slots
     if device.type == "cpu" and int(candidates.sum(1).min()) < total:  # on a GPU `Masking.check` has to do
-        masking.check(blocks.shape[1], int((~candidates).sum(1).max()))
+        masking.check(sequences.shape[1], int((~candidates).sum(1).max()))
     mask_idx = order[:, :n_masked].sort(1).values
     keep_idx = order[:, n_masked:].sort(1).values
     visible_idx = order[:, n_masked:total]
-    kinds = _visible_kinds(len(blocks), counts, generator)
+    kinds = _visible_kinds(len(sequences), counts, generator)
 
     draws = drawable[torch.randint(len(drawable), kinds.shape, generator=generator, device=device)]
-    originals = blocks.gather(1, visible_idx)
-    labels = torch.full_like(blocks, IGNORE_INDEX).scatter_(1, mask_idx, blocks.gather(1, mask_idx))
+    originals = sequences.gather(1, visible_idx)
+    labels = torch.full_like(sequences, IGNORE_INDEX).scatter_(1, mask_idx, sequences.gather(1, mask_idx))
     labels.scatter_(1, visible_idx, originals.where(kinds != NOT_PREDICTED, IGNORE_INDEX))
-    input_ids = blocks.scatter(1, mask_idx, masking.mask_token_id)
+    input_ids = sequences.scatter(1, mask_idx, masking.mask_token_id)
     input_ids.scatter_(1, visible_idx, draws.where(kinds == REPLACED, originals))
     return CorruptedBatch(input_ids, labels, keep_idx, mask_idx, visible_idx, kinds)
 
@@ -229,25 +203,20 @@ def _evenly(index: Tensor, share: Fraction, generator: torch.Generator) -> Tenso
 
 
 def _corrupt_ragged(
-    blocks: Tensor,
-    masking: Masking,
-    generator: torch.Generator,
-    candidates: Tensor,
-    order: Tensor,
-    drawable: Tensor,
+    sequences: Tensor, masking: Masking, generator: torch.Generator, candidates: Tensor, order: Tensor, drawable: Tensor
 ) -> RaggedBatch:
-    """Fairseq's draw: int(r·n + u) corrupted tokens a block, u uniform; the split drawn per token."""
-    n, device = blocks.shape[1], blocks.device
-    dither = torch.rand(len(blocks), 1, generator=generator, device=device)
+    """Fairseq's draw: int(r·n + u) corrupted tokens a sequence, u uniform; the split drawn per token."""
+    n, device = sequences.shape[1], sequences.device
+    dither = torch.rand(len(sequences), 1, generator=generator, device=device)
     # at least one a row, so that a step always has something to predict; never more than there are candidates
     total = (masking.mask_rate * n + dither).floor().clamp(min=1).minimum(candidates.sum(1, keepdim=True))
     rank = order.argsort(1)
     corrupted = rank < total
     masked, replaced, _ = parse_mask_split(masking.mask_split)
-    draw = torch.rand(blocks.shape, generator=generator, device=device)
+    draw = torch.rand(sequences.shape, generator=generator, device=device)
     kind = torch.where(draw < masked, MASKED, torch.where(draw < masked + replaced, REPLACED, UNCHANGED))
     kinds = torch.where(corrupted, kind, NOT_PREDICTED).to(torch.int8)
-    draws = drawable[torch.randint(len(drawable), blocks.shape, generator=generator, device=device)]
-    input_ids = torch.where(kinds == MASKED, masking.mask_token_id, torch.where(kinds == REPLACED, draws, blocks))
-    labels = torch.where(corrupted, blocks, IGNORE_INDEX)
+    draws = drawable[torch.randint(len(drawable), sequences.shape, generator=generator, device=device)]
+    input_ids = torch.where(kinds == MASKED, masking.mask_token_id, torch.where(kinds == REPLACED, draws, sequences))
+    labels = torch.where(corrupted, sequences, IGNORE_INDEX)
     return RaggedBatch(input_ids, labels, kinds)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from threeml_core.config import make_config
 from threeml_core.data.prepare import PreparedData
-from threeml_core.data.sequences import TokenBlocks
+from threeml_core.data.sequences import TokenSequences
 from threeml_core.information.clustering import cluster
 from threeml_core.information.estimate import JointCounts, corrected_information
 from threeml_core.information.measure import layer_mutual_information
@@ -139,7 +139,7 @@ def one(options: argparse.Namespace) -> None:
         np.save(Path(folder) / "train_counts.npy", np.bincount(ids.ravel(), minlength=TOKENS + 5))
         meta = {"mask_token_id": 4, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "data_id": "benchmark"}
         meta |= {"vocab_size": TOKENS + 5, "special_ids": [0, 1, 2, 3, 4]}
-        text = TokenBlocks(blocks, BLOCK, n_blocks, "uint16", 2)
+        text = TokenSequences(blocks, BLOCK, n_blocks, "uint16", 2)
         data = PreparedData(Path(folder), meta, text, text)
         given = {"states_per_layer": options.states, "mask_rate": 0.5, "sequence_length": BLOCK, "states_text": "train"}
         sample = draw_sample(make_config(given), data)

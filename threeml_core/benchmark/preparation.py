@@ -22,7 +22,7 @@ from threeml_core.training.device import peak_memory
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """One way: tokens that went into blocks, seconds by the clock and of all CPUs, peak bytes above the imports."""
+    """One way: tokens that went into sequences, seconds by the clock and of all CPUs, peak bytes above the imports."""
 
     tokens: int
     seconds: float
@@ -94,7 +94,7 @@ def _run_mlm(config: StudyConfig, text: str, tokenizer: str, folder: str) -> int
     from transformers.utils import logging as transformers_logging
 
     datasets.disable_progress_bars()
-    transformers_logging.set_verbosity_error()  # lines longer than a block are what it is for
+    transformers_logging.set_verbosity_error()  # lines longer than a sequence are what it is for
     loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     n = config.sequence_length
 
@@ -108,5 +108,5 @@ def _run_mlm(config: StudyConfig, text: str, tokenizer: str, folder: str) -> int
 
     options: dict[str, Any] = {"batched": True, "load_from_cache_file": False}
     raw = datasets.load_dataset("text", data_files=text, split="train", cache_dir=str(Path(folder) / "cache"))
-    blocks = raw.map(tokenize, remove_columns=["text"], **options).map(group, **options)
-    return len(blocks) * n
+    sequences = raw.map(tokenize, remove_columns=["text"], **options).map(group, **options)
+    return len(sequences) * n

@@ -14,7 +14,7 @@ from threeml_core import flops
 from threeml_core.benchmark.variants import wait_for
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
-from threeml_core.data.sequences import TokenBlocks, widen
+from threeml_core.data.sequences import TokenSequences, widen
 from threeml_core.foundation.log import Log
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.training.trainer import Trainer
@@ -91,10 +91,10 @@ def points_of(config: StudyConfig) -> Iterator[tuple[str, float, StudyConfig]]:
                 yield "decoder_hidden_size", d, base.replace(decoder_hidden_size=d, **heads)
 
 
-class _Cut(TokenBlocks):
+class _Cut(TokenSequences):
     """The tokens of other blocks, cut into blocks of n in memory."""
 
-    def __init__(self, blocks: TokenBlocks, n: int, special_ids: tuple[int, ...]) -> None:
+    def __init__(self, blocks: TokenSequences, n: int, special_ids: tuple[int, ...]) -> None:
         stored = blocks.stored(slice(None)).flatten()
         stored = stored[: len(stored) // n * n].view(-1, n)
         special = int(torch.isin(widen(stored), torch.tensor(special_ids)).sum(1).max())

@@ -1,6 +1,6 @@
 """The variants of the comparison: Hugging Face as shipped, its bare loop, and this package's three models.
 
-All train on the same blocks with the same optimizer and dropout, in the same precision; a step is one update.
+All train on the same sequences with the same optimizer and dropout, in the same precision; a step is one step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Variant:
     config: StudyConfig
 
     def step_flops(self, vocab: int) -> float:
-        """Executed by an update: three forward passes of every block, by the exact formula of Appendix C.
+        """Executed by a step: three forward passes of every sequence, by the exact formula of Appendix C.
 
         Hugging Face's head runs at every position.
         """
@@ -94,11 +94,11 @@ class OursRunner:
         self.model = self.trainer.model
 
     def batch(self) -> Any:
-        """Read and corrupt the blocks of the next update."""
+        """Read and corrupt the sequences of the next step."""
         return self.trainer.next_batch()
 
     def step(self, batch: Any) -> Tensor:
-        """One update."""
+        """One step."""
         return self.trainer.update(batch)
 
 
@@ -106,7 +106,7 @@ class HuggingFaceRunner:
     """`RobertaForMaskedLM` with the encoder's configuration, trained as run_mlm does, or by a bare loop.
 
     As shipped: a DataLoader with the collator of transformers, an attention mask, clipping at 1.0 and a scheduler;
-    the trainer's callbacks and logging are left out. Bare: blocks corrupted by this package, none of the others, and
+    the trainer's callbacks and logging are left out. Bare: sequences corrupted by this package, none of the others, and
     compiled where our models are.
     """
 
@@ -125,14 +125,14 @@ class HuggingFaceRunner:
         self._loader = None if self._bare else self._load()
 
     def _load(self) -> Iterator[dict[str, Tensor]]:
-        blocks, special = self.data.train, list(self.data.special_ids)
+        sequences, special = self.data.train, list(self.data.special_ids)
 
-        class Blocks(torch.utils.data.Dataset):
+        class Sequences(torch.utils.data.Dataset):
             def __len__(self) -> int:
-                return len(blocks)
+                return len(sequences)
 
             def __getitem__(self, index: int) -> dict[str, list[int]]:
-                ids = blocks[np.array([index])][0]
+                ids = sequences[np.array([index])][0]
                 mask = torch.isin(ids, torch.tensor(special)).int()
                 return {
                     "input_ids": ids.tolist(),
@@ -143,7 +143,7 @@ class HuggingFaceRunner:
         config = self.variant.config
         collate = DataCollatorForLanguageModeling(self.data.tokenizer(), mlm_probability=config.mask_rate)
         loader = torch.utils.data.DataLoader(
-            Blocks(),
+            Sequences(),
             config.micro_batch_size,
             shuffle=True,
             drop_last=True,
@@ -154,7 +154,7 @@ class HuggingFaceRunner:
             yield from loader
 
     def batch(self) -> list[dict[str, Tensor]]:
-        """The micro-batches of the next update, on the device."""
+        """The micro-batches of the next step, on the device."""
         self._step += 1
         micro = self.variant.config.micro_batch_size
         assert micro is not None
@@ -165,7 +165,7 @@ class HuggingFaceRunner:
         return [{name: x.to(self.device, non_blocking=True) for name, x in part.items()} for part in loaded]
 
     def step(self, batch: list[dict[str, Tensor]]) -> Tensor:
-        """One update."""
+        """One step."""
         total = torch.zeros((), device=self.device)
         for part in batch:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):

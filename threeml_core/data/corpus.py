@@ -6,13 +6,16 @@ import bz2
 import collections
 import contextlib
 import gzip
+import importlib
 import io
+import itertools
 import json
 import lzma
+import operator
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from threeml_core.config import StudyConfig
 from threeml_core.data.bundled import bundled_articles, bundled_file
@@ -29,11 +32,25 @@ from threeml_core.foundation.files import (
     write_json,
 )
 
+T = TypeVar("T")
+
 PIECE_CHARACTERS = 1_000_000
 """A longer document is passed on in pieces, so that memory stays bounded whatever the corpus."""
 
 Document = Iterator[str]
 """A document as a stream of pieces; the pieces joined are its text."""
+
+
+def optional_library(name: str, line: str) -> Any:
+    """A module of a library that is installed only for those who need it.
+
+    Raises:
+        CorpusError: `line`, as it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise CorpusError(line) from None
 
 
 def corpus_parts(corpus: str) -> list[str]:
@@ -49,10 +66,7 @@ def corpus_parts(corpus: str) -> list[str]:
 
 
 def corpus_files(part: str) -> tuple[list[Path], dict[str, int]]:
-    """The files of one corpus given as a file or folder, sorted; and what of a folder is passed over.
-
-    Returns:
-        As `find_texts`.
+    """The files of one corpus given as a file or folder, sorted; and what of a folder is passed over, as `find_texts`.
 
     Raises:
         CorpusError: missing, no file of a known format in it, or a file is empty.
@@ -102,8 +116,8 @@ def describe_corpus(corpus: str) -> dict[str, Any]:
         elif part == "bundled":
             names = [str(bundled_file())]
         else:
-            files, others = corpus_files(part)
-            names = [str(path.resolve()) for path in files]
+            paths, others = corpus_files(part)
+            names = [str(path.resolve()) for path in paths]
             passed_over.update(others)
         for name in names:
             if name in first:
@@ -111,11 +125,8 @@ def describe_corpus(corpus: str) -> dict[str, Any]:
                     f"corpus: {name} would be read twice, as part of {first[name]} and of {part}; give it once"
                 )
             first[name] = part
-    return {
-        "files": len(first) - hub_datasets,
-        "hub_datasets": hub_datasets,
-        "passed_over": dict(passed_over.most_common()),
-    }
+    files = len(first) - hub_datasets
+    return {"files": files, "hub_datasets": hub_datasets, "passed_over": dict(passed_over.most_common())}
 
 
 def counts_as_text(counts: dict[str, int]) -> str:
@@ -127,20 +138,12 @@ def counts_as_text(counts: dict[str, int]) -> str:
 def _open_binary(path: Path) -> Iterator[IO[bytes]]:
     suffix = path.suffix.lower()
     with explain_path(path):
-        if suffix == ".gz":
-            handle: Any = gzip.open(path, "rb")
-        elif suffix == ".xz":
-            handle = lzma.open(path, "rb")
-        elif suffix == ".bz2":
-            handle = bz2.open(path, "rb")
-        elif suffix == ".zst":
-            try:
-                import pyarrow
-            except ImportError:
-                raise CorpusError(f"{path}: reading .zst needs `pip install pyarrow`") from None
-            handle = pyarrow.CompressedInputStream(str(path), "zstd")  # unlike zstandard's, it notices a cut file
+        if suffix == ".zst":
+            pyarrow = optional_library("pyarrow", f"{path}: reading .zst needs `pip install pyarrow`")
+            handle: Any = pyarrow.CompressedInputStream(str(path), "zstd")  # unlike zstandard's, it notices a cut file
         else:
-            handle = path.open("rb")
+            openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+            handle = openers.get(suffix, open)(path, "rb")
         with handle:
             yield handle
 
@@ -183,55 +186,41 @@ def _is_damage(error: Exception) -> bool:
     return isinstance(error, (EOFError, lzma.LZMAError, zlib.error)) or type(error).__name__ == "ZstdError"
 
 
-class _Peekable:
-    """An iterator that knows whether it has ended."""
+def in_chunks(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Items gathered until together they have `PIECE_CHARACTERS`."""
+    chunk: list[T] = []
+    room = PIECE_CHARACTERS
+    for item in items:
+        chunk.append(item)
+        room -= size(item)
+        if room <= 0:
+            yield chunk
+            chunk, room = [], PIECE_CHARACTERS
+    if chunk:
+        yield chunk
 
-    def __init__(self, source: Iterator[str]) -> None:
-        self._source = source
-        self._next = next(source, None)
 
-    def __bool__(self) -> bool:
-        return self._next is not None
+def _split_lines(path: Path, separator: str) -> Iterator[tuple[int, Iterator[str]]]:
+    """(lines or blank lines before it, lines) of each document; blank lines between documents are left out."""
 
-    @property
-    def head(self) -> str:
-        assert self._next is not None
-        return self._next
+    def numbered() -> Iterator[tuple[int, str]]:
+        number, is_inside = 0, separator == "file"
+        for line in _lines(path):
+            if is_inside or line.strip():
+                yield number, line
+            if separator == "line":
+                is_inside = not line.endswith("\n")  # a long line comes in pieces
+                number += not is_inside
+            elif separator == "blank-line":
+                number += not line.strip()
 
-    def pop(self) -> str:
-        value = self.head
-        self._next = next(self._source, None)
-        return value
+    for number, lines in itertools.groupby(numbered(), operator.itemgetter(0)):
+        yield number, (line for _, line in lines)
 
 
 def _txt_documents(path: Path, separator: str) -> Iterator[Document]:
-    lines = _Peekable(_lines(path))
-
-    def rest() -> Iterator[str]:
-        piece: list[str] = []
-        size = 0
-        while lines:
-            line = lines.pop()
-            if separator == "blank-line" and not line.strip():
-                break
-            piece.append(line)
-            size += len(line)
-            if separator == "line" and line.endswith("\n"):
-                break
-            if size >= PIECE_CHARACTERS:
-                yield "".join(piece)
-                piece, size = [], 0
-        if piece:
-            yield "".join(piece)
-
-    while lines:
-        if separator != "file" and not lines.head.strip():
-            lines.pop()
-            continue
-        document = rest()
-        yield document
-        for _ in document:  # whatever the reader left, so that the next document starts at its start
-            pass
+    for _, lines in _split_lines(path, separator):
+        yield ("".join(chunk) for chunk in in_chunks(lines, len))
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -240,48 +229,31 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _checked_text(row: Any, column: str, where: str) -> str:
-    text = row.get(column) if isinstance(row, dict) else None
-    if isinstance(row, dict) and column in row and not isinstance(text, str):
-        raise CorpusError(f"{where}: column {column!r} holds {type(text).__name__} instead of text; drop such rows")
-    if not isinstance(text, str):
+    if not isinstance(row, dict) or column not in row:
         known = ", ".join(row) if isinstance(row, dict) else type(row).__name__
         raise CorpusError(
             f"{where}: no text in column {column!r} (there is: {known}); set text_column to the column with the text"
         )
+    if not isinstance(text := row[column], str):
+        raise CorpusError(f"{where}: column {column!r} holds {type(text).__name__} instead of text; drop such rows")
     # JSON can escape half a character, which no encoding can write
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _jsonl_documents(path: Path, column: str) -> Iterator[Document]:
-    buffer: list[str] = []
-    number = 0
-    for part in _lines(path):
-        buffer.append(part)
-        if not part.endswith("\n"):
-            continue
-        yield from _jsonl_row("".join(buffer), column, path, number := number + 1)
-        buffer = []
-    if buffer:
-        yield from _jsonl_row("".join(buffer), column, path, number + 1)
-
-
-def _jsonl_row(line: str, column: str, path: Path, number: int) -> Iterator[Document]:
-    if not line.strip():
-        return
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", None) or str(error)
-        raise CorpusError(f"{path}, line {number}: not JSON ({reason}); expected an object a line") from None
-    yield _pieces(_checked_text(row, column, f"{path}, line {number}"))
+    for number, line in _split_lines(path, "line"):
+        text, where = "".join(line), f"{path}, line {number + 1}"
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", None) or str(error)
+            raise CorpusError(f"{where}: not JSON ({reason}); expected an object a line") from None
+        yield _pieces(_checked_text(row, column, where))
 
 
 def _parquet_documents(path: Path, column: str) -> Iterator[Document]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise CorpusError(f"{path}: reading .parquet needs `pip install pyarrow`") from None
+    why = f"{path}: reading .parquet needs `pip install pyarrow`"
+    pyarrow, parquet = optional_library("pyarrow", why), optional_library("pyarrow.parquet", why)
     try:
         with explain_path(path), contextlib.ExitStack() as stack:
             if path.suffix.lower() in COMPRESSED:
@@ -289,7 +261,7 @@ def _parquet_documents(path: Path, column: str) -> Iterator[Document]:
                 source: Any = pyarrow.BufferReader(binary.read())
             else:
                 source = path
-            file = stack.enter_context(pyarrow.parquet.ParquetFile(source))
+            file = stack.enter_context(parquet.ParquetFile(source))
             if column not in file.schema_arrow.names:
                 raise CorpusError(
                     f"{path}: no column {column!r} (there is: {', '.join(file.schema_arrow.names)}); set text_column"
@@ -305,10 +277,7 @@ def _parquet_documents(path: Path, column: str) -> Iterator[Document]:
 
 def _load_hub(part: str, column: str) -> Any:
     """The `train` split of `hub:<dataset>[:<config>]` through `datasets`, kept in its cache."""
-    try:
-        import datasets
-    except ImportError:
-        raise CorpusError(f"corpus {part}: needs `pip install datasets`") from None
+    datasets = optional_library("datasets", f"corpus {part}: needs `pip install datasets`")
     name, _, config = part.removeprefix("hub:").partition(":")
     if not name:
         raise CorpusError(f"corpus {part!r}: expected hub:<dataset> or hub:<dataset>:<config>")

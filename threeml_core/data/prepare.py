@@ -1,8 +1,7 @@
-"""From corpus to token blocks on disk: split, tokenizer, packing; cached under a fingerprint, written atomically."""
+"""From corpus to token sequences on disk: split, tokenizer, packing; cached under a fingerprint, written atomically."""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import hashlib
@@ -18,9 +17,16 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from threeml_core.config import DATA_PARAMETERS, StudyConfig
-from threeml_core.data.corpus import Document, corpus_fingerprint, counts_as_text, describe_corpus, load_corpus
+from threeml_core.data.corpus import (
+    Document,
+    corpus_fingerprint,
+    counts_as_text,
+    describe_corpus,
+    in_chunks,
+    load_corpus,
+)
 from threeml_core.data.repeats import Repeats
-from threeml_core.data.sequences import BlockWriter, TokenBlocks, token_dtype
+from threeml_core.data.sequences import SequenceWriter, TokenSequences, token_dtype
 from threeml_core.data.tokenizer import Encoder, boundary_ids, limited, load_tokenizer, train_tokenizer
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, StudyError
 from threeml_core.foundation.files import (
@@ -36,8 +42,6 @@ from threeml_core.foundation.files import (
 FORMAT = 1
 """Raised when the files of a prepared folder change their meaning; what is noted of the text may be absent."""
 
-_CHUNK_CHARACTERS = 1_000_000  # tokenised at once
-
 _TOKEN_IDS = ("mask_token_id", "pad_token_id", "bos_token_id", "eos_token_id")
 _STATISTICS = ("documents", "characters", "words", "tokens")
 _SIDES = ("train", "validation")
@@ -45,12 +49,12 @@ _SIDES = ("train", "validation")
 
 @dataclasses.dataclass(frozen=True)
 class PreparedData:
-    """Token blocks of a corpus, and all that models need to know of their vocabulary."""
+    """Token sequences of a corpus, and all that models need to know of their vocabulary."""
 
     folder: Path
     meta: dict[str, Any]
-    train: TokenBlocks
-    validation: TokenBlocks
+    train: TokenSequences
+    validation: TokenSequences
 
     @property
     def data_id(self) -> str:
@@ -77,16 +81,12 @@ class PreparedData:
         """The tokenizer, as a Hugging Face folder."""
         return self.folder / "tokenizer"
 
-    def was_read(self) -> list[str]:
-        """Lines for the log: files, documents, words and sequences; what was passed over; documents that repeat."""
-        return list(_was_read(self.meta))
-
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The tokenizer itself."""
         return load_tokenizer(self.tokenizer_folder)
 
     def train_counts(self) -> np.ndarray:
-        """(vocab_size,) occurrences of each token in the training blocks.
+        """(vocab_size,) occurrences of each token in the training sequences.
 
         Raises:
             DamagedFileError: they cannot be read, or are not one number for each token.
@@ -120,17 +120,11 @@ def load_prepared(folder: Path) -> PreparedData:
             )
         _check_meta(meta)
         list(_was_read(meta))
-        blocks = {
-            name: TokenBlocks(
-                folder / f"{name}.bin",
-                meta["sequence_length"],
-                meta[name]["blocks"],
-                meta["dtype"],
-                meta[name]["max_special_tokens"],
-                meta["vocab_size"],
-            )
-            for name in _SIDES
-        }
+        shared = {"n": meta["sequence_length"], "dtype": meta["dtype"], "vocab_size": meta["vocab_size"]}
+        sequences = {}
+        for name, side in ((name, meta[name]) for name in _SIDES):
+            own = {"n_blocks": side["blocks"], "max_special_tokens": side["max_special_tokens"]}
+            sequences[name] = TokenSequences(folder / f"{name}.bin", **shared, **own)
         path = folder / "tokenizer" / "tokenizer.json"
         _read_json(path)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -138,7 +132,7 @@ def load_prepared(folder: Path) -> PreparedData:
             f"damaged data cache: {path} cannot be read ({type(error).__name__}: {error}); "
             f"remove the folder {folder} and run again"
         ) from None
-    return PreparedData(folder, meta, **blocks)
+    return PreparedData(folder, meta, **sequences)
 
 
 def _read_json(path: Path) -> Any:
@@ -149,13 +143,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _check_meta(meta: dict[str, Any]) -> None:
-    """Is everything there that is read later, and of the right kind?
-
-    Raises:
-        KeyError: a name is missing.
-        TypeError: a value of another kind.
-        ValueError: a number out of range.
-    """
+    """Raise a KeyError, TypeError or ValueError if what is read later is missing, of another kind or out of range."""
     for name in ("data_id", "corpus", "tokenizer"):
         if not isinstance(meta[name], str):
             raise TypeError(f"{name} is no text")
@@ -180,58 +168,36 @@ def _split(documents: Iterable[Document], fraction: float) -> Iterator[tuple[boo
     """(is held out, document) of each; one without text comes without a piece."""
     for document in documents:
         first = next((piece for piece in document if piece.strip()), None)
-        if first is None:
-            yield False, iter(())
-        else:
-            yield held_out(first, fraction), itertools.chain([first], document)
+        yield (False, iter(())) if first is None else (held_out(first, fraction), itertools.chain([first], document))
 
 
 def _tokenize(
-    pieces: Iterator[tuple[str, bool]], tokenizer: PreTrainedTokenizerFast
-) -> Iterator[tuple[np.ndarray, bool]]:
-    """(text, ends its document) -> (ids, ends its document); a chunk at a time."""
+    pieces: Iterable[tuple[str, str, bool]], tokenizer: PreTrainedTokenizerFast
+) -> Iterator[tuple[str, np.ndarray, bool]]:
+    """(side, text, ends its document) -> (side, ids, ends its document); a chunk at a time."""
     encode = Encoder(tokenizer)
-    while True:
-        chunk: list[tuple[str, bool]] = []
-        size = 0
-        for piece in pieces:
-            chunk.append(piece)
-            size += len(piece[0])
-            if size >= _CHUNK_CHARACTERS:
-                break
-        if not chunk:
-            return
-        yield from zip(encode([text for text, _ in chunk]), [ends for _, ends in chunk], strict=True)
+    for chunk in in_chunks(pieces, lambda piece: len(piece[1])):
+        sides, texts, ends = zip(*chunk, strict=True)
+        yield from zip(sides, encode(list(texts)), ends, strict=True)
 
 
 def _with_ends(document: Document) -> Iterator[tuple[str, bool]]:
-    previous = None
-    for piece in document:
-        if previous is not None:
-            yield previous, False
-        previous = piece
-    if previous is not None:
-        yield previous.rstrip("\n"), True  # </s> ends the document
+    piece = next(document, None)
+    while piece is not None:
+        following = next(document, None)
+        yield (piece.rstrip("\n"), True) if following is None else (piece, False)  # </s> ends the document
+        piece = following
 
 
 def _data_identity(config: StudyConfig, cache: Path) -> dict[str, Any]:
-    settings = {
-        name: getattr(config, name)
-        for name in DATA_PARAMETERS
-        if name not in ("corpus", "validation_corpus", "tokenizer")
-    }
-    identity = {
-        "format": FORMAT,
-        "corpus": corpus_fingerprint(config, config.corpus, cache),
-        "validation_corpus": config.validation_corpus and corpus_fingerprint(config, config.validation_corpus, cache),
-        "tokenizer": config.tokenizer,
-        **settings,
-    }
+    identity = {"format": FORMAT, **{name: getattr(config, name) for name in DATA_PARAMETERS}}
+    identity["corpus"] = corpus_fingerprint(config, config.corpus, cache)
     if config.validation_corpus:
+        identity["validation_corpus"] = corpus_fingerprint(config, config.validation_corpus, cache)
         del identity["validation_fraction"]
     if config.tokenizer != "train":
-        del identity["vocab_size"], identity["tokenizer_megabytes"]
         identity["tokenizer"] = _tokenizer_identity(config.tokenizer)
+        del identity["vocab_size"], identity["tokenizer_megabytes"]
     return identity
 
 
@@ -243,9 +209,9 @@ def _tokenizer_identity(name: str) -> str:
 def prepare_data(
     config: StudyConfig, log: Callable[[str], None] = lambda line: None, any_vocabulary: bool = False
 ) -> PreparedData:
-    """Token blocks of `config.corpus`: from the cache if they are there, else built.
+    """Token sequences of `config.corpus`: from the cache if they are there, else built.
 
-    Source: section 3.3 (packed full blocks, byte-level BPE). The corpus is streamed, so memory stays bounded
+    Source: section 3.3 (packed full sequences, byte-level BPE). The corpus is streamed, so memory stays bounded
     whatever its size; the folder `<runs_dir>/data/<fingerprint>` appears only when it is complete.
 
     Args:
@@ -254,8 +220,8 @@ def prepare_data(
         any_vocabulary: a prepared folder may have another `vocab_size` than is given, as models are built for either.
 
     Raises:
-        CorpusError: the corpus or tokenizer cannot be used, or gives no block for training or validation; or a prepared
-            folder was made with other settings than are given.
+        CorpusError: the corpus or tokenizer cannot be used, or gives no sequence for training or validation; or a
+            prepared folder was made with other settings than are given.
         DamagedFileError: the cache is truncated.
     """
     if is_prepared(config.corpus):
@@ -268,7 +234,8 @@ def prepare_data(
             )
         accepted = ("vocab_size",) if any_vocabulary else ()
         _refuse_other_settings(config, data, project_path(config.runs_dir) / "data", accepted)
-        _log_all(data.was_read(), log)
+        for line in _was_read(data.meta):
+            log(line)
         return data
     cache = project_path(config.runs_dir) / "data"
     identity = _data_identity(config, cache)
@@ -280,7 +247,8 @@ def prepare_data(
                 _build(config, identity, folder.name, temporary, log)
             log(f"prepared {folder.name} in {time.perf_counter() - started:.1f} s")
     data = load_prepared(folder)
-    _log_all(itertools.chain(data.was_read(), _without_effect(config, data)), log)
+    for line in itertools.chain(_was_read(data.meta), _without_effect(config, data)):
+        log(line)
     return data
 
 
@@ -296,16 +264,11 @@ def _without_effect(config: StudyConfig, data: PreparedData) -> Iterator[str]:
             yield f"vocab_size is not used for text: the tokenizer {config.tokenizer} has {data.vocab_size:,} tokens"
 
 
-def _log_all(lines: Iterable[str], log: Callable[[str], None]) -> None:
-    for line in lines:
-        log(line)
-
-
 def _was_read(meta: dict[str, Any]) -> Iterator[str]:
-    read = meta.get("read")
-    if read is None:
+    """Lines for the log: files, documents, words and sequences; what was passed over; documents that repeat."""
+    if meta.get("read") is None:
         yield "the text was prepared by an earlier version, which did not note what files it read"
-    for name, about in ({} if read is None else read).items():
+    for name, about in (meta.get("read") or {}).items():
         if about is not None:
             read_of = [_counted(about["files"], "file")] if about["files"] or not about["hub_datasets"] else []
             if about["hub_datasets"]:
@@ -313,13 +276,9 @@ def _was_read(meta: dict[str, Any]) -> Iterator[str]:
             over = counts_as_text(about["passed_over"]) or "nothing"
             yield f"{name}: {' and '.join(read_of)} read; passed over: {over}"
     sides = [meta[name] for name in _SIDES]
-    documents, words, blocks = (
-        " + ".join(f"{side[name]:,}" for side in sides) for name in ("documents", "words", "blocks")
-    )
-    yield (
-        f"text: {documents} documents, {words} words, {blocks} sequences of {meta['sequence_length']} tokens "
-        "(training + validation)"
-    )
+    parts = (" + ".join(f"{side[name]:,}" for side in sides) for name in ("documents", "words", "blocks"))
+    counts = "{} documents, {} words, {} sequences".format(*parts)
+    yield f"text: {counts} of {meta['sequence_length']} tokens (training + validation)"
     if empty := meta.get("empty_documents"):
         yield f"passed over: {_counted(empty, 'document')} without text"
     if repeated := sides[0].get("repeated"):
@@ -341,28 +300,19 @@ def _counted(count: int, what: str) -> str:
 def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path, accepted: tuple[str, ...]) -> None:
     """A prepared folder is what it is: parameters that are given with it have to be those it was made with.
 
-    Args:
-        config: given with it.
-        data: the folder.
-        cache: where the hashes of files are remembered.
-        accepted: parameters that may differ.
-
     Raises:
-        CorpusError: one is another.
+        CorpusError: one that is not `accepted` is another.
     """
     meta, identity = data.meta, data.meta.get("identity", {})
-    trained = meta["tokenizer"] == "train"
-    made_with: dict[str, tuple[Any, ...]] = {
+    asked_size = (identity.get("vocab_size"),) if meta["tokenizer"] == "train" else ()
+    made_with = {
         "validation_corpus": (meta.get("validation_corpus"),),
-        "validation_fraction": (identity.get("validation_fraction"),),
-        "document_separator": (identity.get("document_separator"),),
-        "text_column": (identity.get("text_column"),),
         "tokenizer": (meta["tokenizer"],),
-        "vocab_size": (identity.get("vocab_size"), meta["vocab_size"]) if trained else (meta["vocab_size"],),
-        "tokenizer_megabytes": (identity.get("tokenizer_megabytes"),),
+        "vocab_size": (*asked_size, meta["vocab_size"]),
     }
-    for name, values in made_with.items():
-        value = getattr(config, name)
+    others = ("validation_fraction", "document_separator", "text_column", "tokenizer_megabytes")
+    for name in (*made_with, *others):
+        value, values = getattr(config, name), made_with.get(name) or (identity.get(name),)
         if config.sources[name] != "given" or value in values or name in accepted:
             continue
         # the same thing may have two names
@@ -377,7 +327,7 @@ def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path,
 
 
 def is_prepared(corpus: str) -> bool:
-    """Is it a folder of blocks, instead of text?"""
+    """Is it a folder of sequences, instead of text?"""
     try:
         folder = find_path(corpus)
         others = (folder / f"{name}.bin" for name in _SIDES)
@@ -405,10 +355,9 @@ def _build(
 
     if config.tokenizer == "train":
         log(f"training a byte-level BPE tokenizer of {config.vocab_size} tokens")
-        text = (piece for is_validation, document in sides() if not is_validation for piece in document)
-        tokenizer = train_tokenizer(
-            limited(text, config.tokenizer_megabytes), config.vocab_size, config.sequence_length
-        )
+        text: Iterator[str] = (piece for is_validation, document in sides() if not is_validation for piece in document)
+        text = limited(text, config.tokenizer_megabytes)
+        tokenizer = train_tokenizer(text, config.vocab_size, config.sequence_length)
     else:
         tokenizer = load_tokenizer(config.tokenizer)
     tokenizer.save_pretrained(folder / "tokenizer")
@@ -420,11 +369,11 @@ def _build(
     statistics = {name: dict.fromkeys(_STATISTICS, 0) for name in _SIDES}
     repeats, empty_documents = Repeats(), 0
 
-    def stream() -> Iterator[tuple[str, bool]]:
-        """All pieces; where each goes is queued beside it, as tokenising works in chunks."""
+    def stream() -> Iterator[tuple[str, str, bool]]:
+        """(side, text, ends its document) of all pieces."""
         nonlocal empty_documents
         for is_validation, document in sides():
-            name = "validation" if is_validation else "train"
+            name = _SIDES[is_validation]
             is_first = True
             for text, ends in _with_ends(document):
                 words = text.split()
@@ -433,20 +382,17 @@ def _build(
                 if is_first:
                     repeats.add(words, is_validation)
                 is_first = False
-                queue.append(name)
-                yield text, ends
+                yield name, text, ends
             statistics[name]["documents"] += not is_first
             empty_documents += is_first
 
-    queue: collections.deque[str] = collections.deque()
     next_report = time.monotonic() + 10
     with contextlib.ExitStack() as stack:
         writers = {
-            name: stack.enter_context(BlockWriter(folder / f"{name}.bin", n, start, end, special_ids, vocab_size))
+            name: stack.enter_context(SequenceWriter(folder / f"{name}.bin", n, start, end, special_ids, vocab_size))
             for name in _SIDES
         }
-        for ids, ends in _tokenize(stream(), tokenizer):
-            name = queue.popleft()
+        for name, ids, ends in _tokenize(stream(), tokenizer):
             statistics[name]["tokens"] += len(ids)
             writers[name].add(ids, ends)
             if time.monotonic() > next_report:
@@ -456,41 +402,27 @@ def _build(
     for name, writer in writers.items():
         if writer.n_blocks == 0:
             _refuse_empty(config, name, statistics[name], n)
+        statistics[name] |= {"blocks": writer.n_blocks, "max_special_tokens": writer.max_special_tokens}
+    statistics["train"]["repeated"] = repeats.repeated()
+    statistics["validation"]["also_in_training"] = repeats.also_in_training()
     np.save(folder / "train_counts.npy", writers["train"].counts)
-    more = {
-        "train": {"repeated": repeats.repeated()},
-        "validation": {"also_in_training": repeats.also_in_training()},
+    ids_of_tokens = (tokenizer.mask_token_id, tokenizer.pad_token_id, start, end)
+    meta = {
+        "format": FORMAT,
+        "data_id": data_id,
+        "identity": identity,
+        **corpora,
+        "tokenizer": config.tokenizer,
+        "vocab_size": vocab_size,
+        "sequence_length": n,
+        "dtype": token_dtype(vocab_size).name,
+        "special_ids": special_ids,
+        **dict(zip(_TOKEN_IDS, ids_of_tokens, strict=True)),
+        "read": read,
+        "empty_documents": empty_documents,
+        **statistics,
     }
-    write_json(
-        folder / "meta.json",
-        {
-            "format": FORMAT,
-            "data_id": data_id,
-            "identity": identity,
-            "corpus": config.corpus,
-            "validation_corpus": config.validation_corpus,
-            "tokenizer": config.tokenizer,
-            "vocab_size": vocab_size,
-            "sequence_length": n,
-            "dtype": token_dtype(vocab_size).name,
-            "special_ids": special_ids,
-            "mask_token_id": tokenizer.mask_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
-            "bos_token_id": start,
-            "eos_token_id": end,
-            "read": read,
-            "empty_documents": empty_documents,
-            **{
-                name: {
-                    **statistics[name],
-                    "blocks": writer.n_blocks,
-                    "max_special_tokens": writer.max_special_tokens,
-                    **more[name],
-                }
-                for name, writer in writers.items()
-            },
-        },
-    )
+    write_json(folder / "meta.json", meta)
 
 
 def _refuse_empty(config: StudyConfig, name: str, statistics: dict[str, int], n: int) -> None:
@@ -502,7 +434,7 @@ def _refuse_empty(config: StudyConfig, name: str, statistics: dict[str, int], n:
     if statistics["documents"] == 0:
         raise CorpusError(f"corpus {config.corpus}: no text in it")
     raise CorpusError(
-        f"the {name} text is shorter than a block: {statistics['tokens']} tokens in {statistics['documents']} "
+        f"the {name} text is shorter than a sequence: {statistics['tokens']} tokens in {statistics['documents']} "
         f"documents, sequence_length={n}; give more text or shorter blocks"
         + (", or raise validation_fraction" if name == "validation" else "")
     )

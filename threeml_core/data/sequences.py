@@ -1,8 +1,9 @@
-"""Packed token blocks in a memory map, and the order in which an epoch visits them."""
+"""Packed token sequences in a memory map, and the order in which an epoch visits them."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,20 +24,19 @@ def token_dtype(vocab_size: int) -> np.dtype:
         CorpusError: the vocabulary does not fit 32 bits.
     """
     if vocab_size > _LARGEST:
-        raise CorpusError(f"the vocabulary has {vocab_size} tokens; block files hold at most 2^32 = {_LARGEST}")
+        raise CorpusError(f"the vocabulary has {vocab_size} tokens; sequence files hold at most 2^32 = {_LARGEST}")
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
-class BlockWriter:
-    """Packs token streams into full blocks: <s>, n-2 tokens, </s>; documents end with </s>. Appends to a file.
+class SequenceWriter:
+    """Packs token streams into full sequences: <s>, n-2 tokens, </s>; documents end with </s>. Appends to a file.
 
-    The last, incomplete block is left out, as no padding ever enters a block.
+    The last, incomplete sequence is left out, as no padding ever enters a sequence.
     """
 
     def __init__(self, path: Path, n: int, start_id: int, end_id: int, special_ids: Iterable[int], vocab_size: int):
         self._handle = path.open("wb")
-        self._body = n - 2
-        self._n = n
+        self._n, self._body = n, n - 2
         self._start, self._end = start_id, end_id
         self._dtype = token_dtype(vocab_size)
         self._pending = np.empty(0, self._dtype)
@@ -44,40 +44,38 @@ class BlockWriter:
         self._is_special[list(special_ids)] = True
         self.n_blocks = 0
         self.counts = np.zeros(vocab_size, np.int64)
-        """(vocab_size,) how often each token occurs in the blocks."""
+        """(vocab_size,) how often each token occurs in the sequences."""
         self.max_special_tokens = 0
-        """Special tokens in the block that has most."""
+        """Special tokens in the sequence that has most."""
 
     def add(self, ids: np.ndarray | list[int], ends_document: bool) -> None:
         """Append tokens; `ends_document` puts </s> behind them."""
         tail = [self._end] if ends_document else []
-        parts = [self._pending, np.asarray(ids, self._dtype), np.asarray(tail, self._dtype)]
-        self._pending = np.concatenate(parts)
-        full = len(self._pending) // self._body
-        if full < 64 and not (full and ends_document):
-            return
-        self._write(full)
+        self._pending = np.concatenate([self._pending, np.asarray(ids, self._dtype), np.asarray(tail, self._dtype)])
+        if ends_document or len(self._pending) >= 64 * self._body:
+            self._write()
 
-    def _write(self, full: int) -> None:
+    def _write(self) -> None:
+        full = len(self._pending) // self._body
         if not full:
             return
-        blocks = np.empty((full, self._n), self._dtype)
-        blocks[:, 0], blocks[:, -1] = self._start, self._end
-        blocks[:, 1:-1] = self._pending[: full * self._body].reshape(full, self._body)
+        sequences = np.empty((full, self._n), self._dtype)
+        sequences[:, 0], sequences[:, -1] = self._start, self._end
+        sequences[:, 1:-1] = self._pending[: full * self._body].reshape(full, self._body)
         self._pending = self._pending[full * self._body :].copy()
-        self._handle.write(blocks.tobytes())
-        self.counts += np.bincount(blocks.ravel(), minlength=len(self.counts))
-        self.max_special_tokens = max(self.max_special_tokens, int(self._is_special[blocks].sum(1).max()))
+        self._handle.write(sequences.tobytes())
+        self.counts += np.bincount(sequences.ravel(), minlength=len(self.counts))
+        self.max_special_tokens = max(self.max_special_tokens, int(self._is_special[sequences].sum(1).max()))
         self.n_blocks += full
 
-    def __enter__(self) -> BlockWriter:
+    def __enter__(self) -> SequenceWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write the blocks that are complete, unless something failed, and close the file."""
+        """Write the sequences that are complete, unless something failed, and close the file."""
         try:
             if kind is None:
-                self._write(len(self._pending) // self._body)
+                self._write()
                 self._handle.flush()
                 os.fsync(self._handle.fileno())
         finally:
@@ -85,15 +83,15 @@ class BlockWriter:
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenBlocks:
+class TokenSequences:
     """Blocks of n token ids on disk, read on demand.
 
     Attributes:
-        path: raw little-endian integers, blocks one after the other.
-        n: tokens a block.
-        n_blocks: blocks in the file.
+        path: raw little-endian integers, sequences one after the other.
+        n: tokens a sequence.
+        n_blocks: sequences in the file.
         dtype: `uint16` or `uint32`.
-        max_special_tokens: special tokens in the block that has most.
+        max_special_tokens: special tokens in the sequence that has most.
         vocab_size: every id that is read has to be below; None: not looked at.
     """
 
@@ -134,11 +132,11 @@ class TokenBlocks:
         return np.memmap(self.path, self.dtype, "r", shape=(self.n_blocks, self.n))
 
     def __getitem__(self, index: np.ndarray | slice) -> torch.Tensor:
-        """(k, n) int64 token ids of the blocks at `index`."""
+        """(k, n) int64 token ids of the sequences at `index`."""
         return widen(self.stored(index))
 
     def stored(self, index: np.ndarray | slice) -> torch.Tensor:
-        """(k, n) the blocks at `index` as they are stored, in torch's signed type of that size; see `widen`.
+        """(k, n) the sequences at `index` as they are stored, in torch's signed type of that size; see `widen`.
 
         Raises:
             DamagedFileError: a token id beyond the vocabulary.
@@ -153,33 +151,22 @@ class TokenBlocks:
 
 
 def widen(stored: torch.Tensor) -> torch.Tensor:
-    """Token ids as `TokenBlocks.stored` gives them -> int64, on any device."""
+    """Token ids as `TokenSequences.stored` gives them -> int64, on any device."""
     return stored.to(torch.int64).bitwise_and_(2 ** (8 * stored.element_size()) - 1)
 
 
+@functools.lru_cache(maxsize=1)  # one epoch at a time: a large corpus has a large order
 def epoch_order(n_blocks: int, seed: int, epoch: int) -> np.ndarray:
     """(n_blocks,) the order of an epoch; a function of seed and epoch alone, so resuming skips nothing slowly."""
     return np.random.default_rng((seed, epoch)).permutation(n_blocks)
 
 
 def batch_indices(n_blocks: int, batch_size: int, step: int, seed: int) -> np.ndarray:
-    """(batch_size,) blocks of update `step` (from 0): epochs follow one another without a gap."""
+    """(batch_size,) sequences of step `step` (from 0): epochs follow one another without a gap."""
     position, end = step * batch_size, (step + 1) * batch_size
     parts = []
     while position < end:
         epoch, offset = divmod(position, n_blocks)
-        part = _cached_order(n_blocks, seed, epoch)[offset : offset + end - position]
-        parts.append(part)
-        position += len(part)
+        parts.append(epoch_order(n_blocks, seed, epoch)[offset : offset + end - position])
+        position += len(parts[-1])
     return np.concatenate(parts)
-
-
-_ORDER_CACHE: dict[tuple[int, int, int], np.ndarray] = {}
-
-
-def _cached_order(n_blocks: int, seed: int, epoch: int) -> np.ndarray:
-    key = (n_blocks, seed, epoch)
-    if key not in _ORDER_CACHE:
-        _ORDER_CACHE.clear()  # one epoch at a time: a large corpus has a large order
-        _ORDER_CACHE[key] = epoch_order(n_blocks, seed, epoch)
-    return _ORDER_CACHE[key]

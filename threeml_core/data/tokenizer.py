@@ -180,7 +180,7 @@ def _is_byte_level_bpe(backend: Tokenizer) -> bool:
 
 
 def boundary_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int | None, int | None]:
-    """Ids of the tokens that open and close a block: <s> and </s>, or [CLS] and [SEP]."""
+    """Ids of the tokens that open and close a sequence: <s> and </s>, or [CLS] and [SEP]."""
     start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
     end = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
     return start, end

@@ -6,7 +6,6 @@ import functools
 import signal
 import sys
 from collections.abc import Callable
-from types import FrameType, TracebackType
 from typing import NoReturn
 
 from threeml_core.foundation.processes import on_sigterm
@@ -17,13 +16,7 @@ class StudyError(Exception):
 
     exit_status = 2
 
-    def _render_traceback_(
-        self,
-        etype: type[BaseException] | None = None,
-        value: BaseException | None = None,
-        tb: TracebackType | None = None,
-        tb_offset: int | None = None,
-    ) -> list[str]:
+    def _render_traceback_(self, *given: object, **named: object) -> list[str]:
         """What IPython shows for this error in a notebook: the line alone."""
         return [f"{type(self).__name__}: {self}"]
 
@@ -71,7 +64,7 @@ class Preempted(StudyError):
 def command_line(main: Callable[[], None]) -> Callable[[], None]:
     """Wrap a command so that a `StudyError` becomes one line on stderr and a non-zero exit status; SIGTERM too."""
 
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
+    def stop(*signal_and_frame: object) -> NoReturn:
         raise Preempted("stopped by SIGTERM; the same command goes on with what is missing")
 
     @functools.wraps(main)

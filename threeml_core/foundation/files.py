@@ -24,11 +24,7 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @contextlib.contextmanager
 def explain_path(path: str | Path) -> Iterator[None]:
-    """Turn the system's refusal of a path into one line that names it.
-
-    Raises:
-        StudyError: it may not be read or entered, or its name is too long; a full disk is left to `explain_full_disk`.
-    """
+    """Turn the system's refusal of a path into one line that names it; a full disk is left to `explain_full_disk`."""
     try:
         yield
     except OSError as error:
@@ -41,11 +37,7 @@ def explain_path(path: str | Path) -> Iterator[None]:
 
 
 def refuse_locked(path: Path) -> Path:
-    """The path itself.
-
-    Raises:
-        StudyError: it cannot be looked at, or is a folder that this user may not list and enter.
-    """
+    """The path itself; a `StudyError` if it cannot be looked at, or is a folder that may not be listed and entered."""
     with explain_path(path):
         if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -53,11 +45,7 @@ def refuse_locked(path: Path) -> Path:
 
 
 def _expanded(path: str | Path) -> Path:
-    """With the home folder in place of `~`.
-
-    Raises:
-        StudyError: there is no such user, or a zero byte in the name.
-    """
+    """With the home folder in place of `~`."""
     if "\0" in str(path):
         raise StudyError(f"{str(path)!r} cannot be used: a path has no zero byte in it")
     try:
@@ -70,18 +58,14 @@ def project_path(path: str | Path) -> Path:
     """A relative path means "below the project", whatever folder a notebook runs in.
 
     Raises:
-        StudyError: see `refuse_locked`; or there is no such user.
+        StudyError: see `refuse_locked`; or there is no such user, or a zero byte in the name.
     """
     path = _expanded(path)
     return refuse_locked(path if path.is_absolute() else PROJECT_ROOT / path)
 
 
 def find_path(path: str | Path) -> Path:
-    """Something a user names: as seen from the caller's folder if it is there, else below the project.
-
-    Raises:
-        StudyError: see `project_path`.
-    """
+    """Something a user names: as seen from the caller's folder if it is there, else see `project_path`."""
     path = refuse_locked(_expanded(path))
     return path if path.exists() else project_path(path)
 
@@ -104,9 +88,7 @@ def explain_full_disk(path: Path) -> Iterator[None]:
 def _is_full_disk(error: BaseException | None) -> bool:
     """Does the error, or one it came from, mean "no space left"? Rust's libraries give the number as text only."""
     while error is not None:
-        if getattr(error, "errno", None) in _NO_SPACE:
-            return True
-        if any(f"os error {number}" in str(error) for number in _NO_SPACE):
+        if getattr(error, "errno", None) in _NO_SPACE or any(f"os error {code}" in str(error) for code in _NO_SPACE):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -198,22 +180,14 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically.
-
-    Raises:
-        StudyError: a number is not finite.
-    """
+    """Write JSON atomically, see `json_text`."""
     text = json_text(value, indent=2)
     with atomic_file(path) as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def utf16_of(start: bytes) -> str:
-    """The kind of UTF-16 that a file seems to hold, as `iconv` calls it; empty if it seems to be something else.
-
-    Args:
-        start: the first few thousand bytes.
-    """
+    """The kind of UTF-16 that a file with these first bytes seems to hold, as `iconv` calls it; else empty."""
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     half = len(start) // 2
@@ -224,11 +198,7 @@ def utf16_of(start: bytes) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    """Hex SHA-256 of a file, read in bounded memory.
-
-    Raises:
-        StudyError: it cannot be read.
-    """
+    """Hex SHA-256 of a file, read in bounded memory; a `StudyError` if it cannot be read."""
     with explain_path(path), path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 LEAVE = "THREEML_LEAVE_WITH"
@@ -21,9 +20,7 @@ _GRACE = 10.0  # seconds to end by itself
 
 def available_cores() -> int:
     """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 SPIN = {"GOMP_SPINCOUNT": "1000"}
@@ -47,16 +44,14 @@ def spin_briefly() -> None:
 @contextlib.contextmanager
 def environment_of_children(**values: str) -> Iterator[None]:
     """Environment variables that processes started meanwhile inherit."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def is_running(pid: int) -> bool:
@@ -103,7 +98,7 @@ def ended_with_us(process: subprocess.Popen[Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def on_sigterm(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def on_sigterm(handler: Callable[..., None]) -> Iterator[None]:
     """Within it SIGTERM calls `handler`; in a thread other than the main one nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield

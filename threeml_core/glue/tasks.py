@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import ParameterError
@@ -22,11 +23,11 @@ class Task:
         columns: text columns of the official TSV file; one or two.
         label_column: its label column.
         labels: label texts of the TSV file, class ids in this order; empty: regression.
+        official_sizes: rows of the official training and validation splits; fewer rows are labelled a subset.
         hub_columns: text columns on the Hugging Face hub, where the label column is `label`.
         hub_labels: label names on the hub for the same class ids; empty: as `labels`.
         metrics: of `threeml_core.glue.metrics`; the task's score is their mean over all validation splits.
         validation: tags of the validation splits: `("",)` or `("matched", "mismatched")`.
-        official_sizes: rows of the official training and validation splits; fewer rows are labelled a subset.
         large: takes the grid of the large tasks (`finetune_large_*`).
         starts_from: the task whose fine-tuned model this one starts from, or None.
     """
@@ -37,10 +38,10 @@ class Task:
     label_column: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
+    official_sizes: tuple[int, ...] = ()
     hub_columns: tuple[str, ...] = ()
     hub_labels: tuple[str, ...] = ()
     validation: tuple[str, ...] = ("",)
-    official_sizes: tuple[int, ...] = ()
     large: bool = False
     starts_from: str | None = None
 
@@ -60,130 +61,70 @@ class Task:
         return tuple(f"{tag}_{metric}" if tag else metric for tag in self.validation for metric in self.metrics)
 
 
-_PAIR = ("sentence1", "sentence2")
-_ENTAILMENT = ("entailment", "not_entailment")
+def _by_name(*tasks: Task) -> dict[str, Task]:
+    return {task.name: task for task in tasks}
 
-GLUE_TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task(
-            "cola",
-            "CoLA",
-            ("sentence",),
-            "label",
-            ("0", "1"),
-            ("mcc",),
-            hub_labels=("unacceptable", "acceptable"),
-            official_sizes=(8551, 1043),
-        ),
-        Task(
-            "sst2",
-            "SST-2",
-            ("sentence",),
-            "label",
-            ("0", "1"),
-            ("accuracy",),
-            hub_labels=("negative", "positive"),
-            official_sizes=(67349, 872),
-        ),
-        Task(
-            "mrpc",
-            "MRPC",
-            ("#1 String", "#2 String"),
-            "Quality",
-            ("0", "1"),
-            ("f1", "accuracy"),
-            hub_columns=_PAIR,
-            hub_labels=("not_equivalent", "equivalent"),
-            official_sizes=(3668, 408),
-            starts_from="mnli",
-        ),
-        Task(
-            "stsb",
-            "STS-B",
-            _PAIR,
-            "score",
-            (),
-            ("pearson", "spearman"),
-            official_sizes=(5749, 1500),
-            starts_from="mnli",
-        ),
-        Task(
-            "qqp",
-            "QQP",
-            ("question1", "question2"),
-            "is_duplicate",
-            ("0", "1"),
-            ("f1", "accuracy"),
-            hub_labels=("not_duplicate", "duplicate"),
-            official_sizes=(363846, 40430),
-            large=True,
-        ),
-        Task(
-            "mnli",
-            "MNLI",
-            _PAIR,
-            "gold_label",
-            ("entailment", "neutral", "contradiction"),
-            ("accuracy",),
-            hub_columns=("premise", "hypothesis"),
-            validation=("matched", "mismatched"),
-            official_sizes=(392702, 9815, 9832),
-            large=True,
-        ),
-        Task(
-            "qnli",
-            "QNLI",
-            ("question", "sentence"),
-            "label",
-            _ENTAILMENT,
-            ("accuracy",),
-            official_sizes=(104743, 5463),
-            large=True,
-        ),
-        Task(
-            "rte",
-            "RTE",
-            _PAIR,
-            "label",
-            _ENTAILMENT,
-            ("accuracy",),
-            official_sizes=(2490, 277),
-            starts_from="mnli",
-        ),
-    )
-}
+
+_SENTENCE, _PAIR = ("sentence",), ("sentence1", "sentence2")
+_YES_OR_NO, _ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
+_MCC, _ACCURACY, _F1_ACCURACY = ("mcc",), ("accuracy",), ("f1", "accuracy")
+_RELATION = "passage_relation"
+
+GLUE_TASKS = _by_name(
+    Task("cola", "CoLA", _SENTENCE, "label", _YES_OR_NO, _MCC, (8551, 1043), hub_labels=("unacceptable", "acceptable")),
+    Task("sst2", "SST-2", _SENTENCE, "label", _YES_OR_NO, _ACCURACY, (67349, 872), hub_labels=("negative", "positive")),
+    Task(
+        "mrpc",
+        "MRPC",
+        ("#1 String", "#2 String"),
+        "Quality",
+        _YES_OR_NO,
+        _F1_ACCURACY,
+        (3668, 408),
+        hub_columns=_PAIR,
+        hub_labels=("not_equivalent", "equivalent"),
+        starts_from="mnli",
+    ),
+    Task("stsb", "STS-B", _PAIR, "score", (), ("pearson", "spearman"), (5749, 1500), starts_from="mnli"),
+    Task(
+        "qqp",
+        "QQP",
+        ("question1", "question2"),
+        "is_duplicate",
+        _YES_OR_NO,
+        _F1_ACCURACY,
+        (363846, 40430),
+        hub_labels=("not_duplicate", "duplicate"),
+        large=True,
+    ),
+    Task(
+        "mnli",
+        "MNLI",
+        _PAIR,
+        "gold_label",
+        ("entailment", "neutral", "contradiction"),
+        _ACCURACY,
+        (392702, 9815, 9832),
+        hub_columns=("premise", "hypothesis"),
+        validation=("matched", "mismatched"),
+        large=True,
+    ),
+    Task("qnli", "QNLI", ("question", "sentence"), "label", _ENTAILMENT, _ACCURACY, (104743, 5463), large=True),
+    Task("rte", "RTE", _PAIR, "label", _ENTAILMENT, _ACCURACY, (2490, 277), starts_from="mnli"),
+)
 """The eight tasks of Table 3 in its order; WNLI is left out, as in the paper (section 3.1)."""
 
-DIAGNOSTIC_TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task("word_order", "Word order", ("sentence",), "label", ("shuffled", "original"), ("mcc",)),
-        Task(
-            "next_sentence",
-            "Next sentence",
-            _PAIR,
-            "label",
-            ("elsewhere", "next"),
-            ("accuracy",),
-            starts_from="passage_relation",
-        ),
-        Task(
-            "passage_relation",
-            "Passage relation",
-            _PAIR,
-            "label",
-            ("next", "same_article", "other_article"),
-            ("accuracy",),
-            large=True,
-        ),
-    )
-}
+DIAGNOSTIC_TASKS = _by_name(
+    Task("word_order", "Word order", _SENTENCE, "label", ("shuffled", "original"), _MCC),
+    Task("next_sentence", "Next sentence", _PAIR, "label", ("elsewhere", "next"), _ACCURACY, starts_from=_RELATION),
+    Task(
+        _RELATION, "Passage relation", _PAIR, "label", ("next", "same_article", "other_article"), _ACCURACY, large=True
+    ),
+)
 """Tasks this project makes from the bundled articles (`threeml_core.glue.diagnostic`); they are not GLUE."""
 
 ABLATION_TASKS = ("mnli", "qnli", "qqp")
 """The tasks of the paper's ablations, in the order of Table 2."""
-
 
 HELD_OUT = 0.2
 """Share of the articles the diagnostic tasks are made from.
@@ -230,4 +171,4 @@ def select_tasks(config: StudyConfig) -> list[Task]:
 
 
 def _plain(name: str) -> str:
-    return name.strip().lower().replace("-", "").replace("_", "").replace(" ", "")
+    return re.sub("[-_ ]", "", name.strip().lower())

@@ -292,7 +292,7 @@ def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:
                 "states": len(sample.tokens),
                 "frequent_tokens": int(sample.is_top.sum()),
                 "blocks": len(sample.order),
-                "text_blocks": len(sample.blocks),
+                "text_blocks": len(sample.sequences),
             },
         }
 

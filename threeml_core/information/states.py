@@ -27,7 +27,7 @@ from transformers import PreTrainedModel
 
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
-from threeml_core.data.sequences import TokenBlocks
+from threeml_core.data.sequences import TokenSequences
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, ParameterError, StudyError
 from threeml_core.foundation.files import atomic_file, explain_full_disk, fingerprint, make_folder, write_json
 from threeml_core.foundation.log import Log, print_line
@@ -35,7 +35,7 @@ from threeml_core.information.clustering import Array, Rows
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
 from threeml_core.training.evaluation import masking_of
 
-_GROUP = 256  # blocks corrupted at once; the unit of resuming
+_GROUP = 256  # sequences corrupted at once; the unit of resuming
 _SAVE_SECONDS = 20.0
 _HALF = np.dtype(np.float16)
 _HEADER = 128  # bytes before the states in a .npy file of two dimensions
@@ -45,19 +45,19 @@ _HEADER = 128  # bytes before the states in a .npy file of two dimensions
 class Sample:
     """The [MASK] positions that are looked at: a function of text, corruption and seed, the same for every model.
 
-    Blocks lie evenly over the text and are visited in random order, so any run of states is itself a sample.
+    Sequences lie evenly over the text and are visited in random order, so any run of states is itself a sample.
 
     Attributes:
-        blocks: the text.
-        order: indices of the blocks, as they are visited.
+        sequences: the text.
+        order: indices of the sequences, as they are visited.
         masking: the corruption, with exact counts.
         is_top: (vocab,) bool: may this be the original token?
         seed: of order and corruption.
         tokens: (N,) int32 original tokens, in the order of the states.
-        offsets: number of states before each group of blocks, and of all.
+        offsets: number of states before each group of sequences, and of all.
     """
 
-    blocks: TokenBlocks
+    sequences: TokenSequences
     order: np.ndarray
     masking: Masking
     is_top: Tensor
@@ -68,13 +68,13 @@ class Sample:
     @property
     def fingerprint(self) -> str:
         """Two models with the same one were asked about the same [MASK]s in the same corrupted text."""
-        counts = repr(self.masking.counts(self.blocks.n)).encode()
+        counts = repr(self.masking.counts(self.sequences.n)).encode()
         return hashlib.sha256(self.tokens.tobytes() + self.order.tobytes() + counts).hexdigest()[:12]
 
     def groups(self, first: int = 0) -> Iterator[tuple[int, CorruptedBatch, Tensor]]:
-        """From group `first` on: states before it, corrupted blocks, (blocks, n_de) bool: which [MASK]s count."""
+        """From group `first` on: states before it, corrupted sequences, (sequences, n_de) bool: which [MASK]s count."""
         for group in range(first, len(self.offsets) - 1):
-            batch, chosen, _ = _corrupt_group(self.blocks, self.order, group, self.masking, self.is_top, self.seed)
+            batch, chosen, _ = _corrupt_group(self.sequences, self.order, group, self.masking, self.is_top, self.seed)
             size = self.offsets[group + 1] - self.offsets[group]
             yield self.offsets[group], batch, _first(chosen, size)
 
@@ -85,12 +85,12 @@ def _first(chosen: Tensor, size: int) -> Tensor:
 
 
 def _corrupt_group(
-    blocks: TokenBlocks, order: np.ndarray, group: int, masking: Masking, is_top: Tensor, seed: int
+    sequences: TokenSequences, order: np.ndarray, group: int, masking: Masking, is_top: Tensor, seed: int
 ) -> tuple[CorruptedBatch, Tensor, np.ndarray]:
-    """Corrupted blocks, which of their [MASK]s hide a frequent token, and those tokens."""
+    """Corrupted sequences, which of their [MASK]s hide a frequent token, and those tokens."""
     draw = np.random.SeedSequence((seed, group)).generate_state(2, np.uint32)
     generator = torch.Generator().manual_seed(int(draw[0]) << 32 | int(draw[1]))
-    batch = corrupt(blocks[order[group * _GROUP : (group + 1) * _GROUP]], masking, generator)
+    batch = corrupt(sequences[order[group * _GROUP : (group + 1) * _GROUP]], masking, generator)
     assert isinstance(batch, CorruptedBatch)
     original = batch.labels.gather(1, batch.mask_idx)
     chosen = is_top[original]
@@ -98,51 +98,51 @@ def _corrupt_group(
 
 
 def draw_sample(config: StudyConfig, data: PreparedData) -> Sample:
-    """Choose blocks evenly over the text until `states_per_layer` [MASK]s of frequent tokens are found, or all blocks.
+    """Choose sequences evenly over the text until `states_per_layer` [MASK]s of frequent tokens are found, or all of them.
 
     The corruption is that of the model's own pre-training, with exact counts.
 
     Args:
         config: of the pre-trained run, with the parameters of this analysis.
-        data: its token blocks.
+        data: its token sequences.
 
     Raises:
         StudyError: no [MASK] hides one of the `top_tokens` most frequent tokens.
     """
-    blocks = data.train if config.states_text == "train" else data.validation
+    sequences = data.train if config.states_text == "train" else data.validation
     masking = dataclasses.replace(masking_of(config, data), mask_counts="exact")
-    masking.check(blocks.n, blocks.max_special_tokens)
+    masking.check(sequences.n, sequences.max_special_tokens)
     counts = data.train_counts()
     counts[list(data.special_ids)] = 0
     top = np.argsort(-counts, kind="stable")[: config.top_tokens]
     top = top[counts[top] > 0]
     is_top = torch.zeros(data.vocab_size, dtype=torch.bool)
     is_top[top] = True
-    expected = masking.counts(blocks.n).masked * counts[top].sum() / counts.sum()  # in a block
+    expected = masking.counts(sequences.n).masked * counts[top].sum() / counts.sum()  # in a sequence
     blocks_wanted = 1.1 * config.states_per_layer / expected
     while True:
-        count = min(len(blocks), int(blocks_wanted) + 1)
-        evenly = np.linspace(0, len(blocks) - 1, count).round().astype(np.int64)
+        count = min(len(sequences), int(blocks_wanted) + 1)
+        evenly = np.linspace(0, len(sequences) - 1, count).round().astype(np.int64)
         order = np.random.default_rng(config.states_seed).permutation(evenly)
-        tokens, offsets = _count(blocks, order, masking, is_top, config.states_seed, config.states_per_layer)
-        if len(tokens) == config.states_per_layer or count == len(blocks):
+        tokens, offsets = _count(sequences, order, masking, is_top, config.states_seed, config.states_per_layer)
+        if len(tokens) == config.states_per_layer or count == len(sequences):
             break
         blocks_wanted *= 1.5
     if not len(tokens):
         raise CorpusError(
-            f"no [MASK] of the {config.states_text} text ({len(blocks)} blocks) hides one of the top_tokens="
+            f"no [MASK] of the {config.states_text} text ({len(sequences)} sequences) hides one of the top_tokens="
             f"{config.top_tokens} most frequent tokens: raise top_tokens, or give more text"
         )
-    return Sample(blocks, order, masking, is_top, config.states_seed, tokens, offsets)
+    return Sample(sequences, order, masking, is_top, config.states_seed, tokens, offsets)
 
 
 def _count(
-    blocks: TokenBlocks, order: np.ndarray, masking: Masking, is_top: Tensor, seed: int, limit: int
+    sequences: TokenSequences, order: np.ndarray, masking: Masking, is_top: Tensor, seed: int, limit: int
 ) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Tokens of at most `limit` states, and states before each group of blocks."""
+    """Tokens of at most `limit` states, and states before each group of sequences."""
     tokens, offsets = [np.empty(0, np.int32)], [0]
     for group in range(-(-len(order) // _GROUP)):
-        _, _, found = _corrupt_group(blocks, order, group, masking, is_top, seed)
+        _, _, found = _corrupt_group(sequences, order, group, masking, is_top, seed)
         tokens.append(found[: limit - offsets[-1]])
         offsets.append(offsets[-1] + len(tokens[-1]))
         if offsets[-1] == limit:
@@ -158,7 +158,7 @@ class Forward:
         model: any of the three.
         sample: the [MASK]s.
         final_norm: pre-LN: the last layer behind the final LayerNorm.
-        batch_size: blocks in a forward pass.
+        batch_size: sequences in a forward pass.
         bf16: bfloat16 autocast.
     """
 
@@ -192,7 +192,7 @@ class Forward:
         return [states.shape[-1] for states in self._states(batch.map(lambda tensor: tensor[:1]))]
 
     def run(self, layers: Sequence[int], first: int = 0) -> Iterator[tuple[int, list[Tensor]]]:
-        """For each group of blocks from `first` on: states before it, and (k, d) float16 states of `layers`."""
+        """For each group of sequences from `first` on: states before it, and (k, d) float16 states of `layers`."""
         self.model.eval()
         for offset, batch, chosen in self.sample.groups(first):
             parts: list[list[Tensor]] = [[] for _ in layers]
@@ -217,7 +217,7 @@ class LayerFile:
     """States of one layer on disk: a `.npy` file of float16, which `numpy.load(path, mmap_mode="r")` opens as well.
 
     It is read in pieces instead of mapped, as mapped pages would count as this process's memory. Neighbours come from
-    the same few blocks of text, whose order is random.
+    the same few sequences of text, whose order is random.
     """
 
     path: Path
@@ -273,7 +273,7 @@ def collect_states(
 ) -> dict[int, LayerFile]:
     """Write the states of `layers` to disk, one file a layer; go on where an interrupted call stopped.
 
-    Memory stays bounded by one group of blocks, whatever N is.
+    Memory stays bounded by one group of sequences, whatever N is.
 
     Args:
         forward: the model and the sample.

@@ -13,14 +13,14 @@ from threeml_core.parameters.architectures import ARCHITECTURES
 
 
 def count_forward_flops(config: StudyConfig, vocab: int | None = None) -> int:
-    """FLOPs that torch counts in one forward pass of one block; no memory is allocated for the model."""
+    """FLOPs that torch counts in one forward pass of one sequence; no memory is allocated for the model."""
     vocab = config.vocab_size if vocab is None else vocab
     n = config.sequence_length
     special = (0, 1, 2, 3, 4)
     masking = Masking(4, special, max(vocab, 8), config.mask_rate, config.mask_split)
-    block = torch.full((1, n), 5)
-    block[0, 0], block[0, -1] = 0, 2
-    batch = corrupt(block, masking, torch.Generator().manual_seed(0))
+    sequence = torch.full((1, n), 5)
+    sequence[0, 0], sequence[0, -1] = 0, 2
+    batch = corrupt(sequence, masking, torch.Generator().manual_seed(0))
     assert isinstance(batch, CorruptedBatch)
     with torch.device("meta"):
         model = build_model(config, vocab).train()

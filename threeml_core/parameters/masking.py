@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from fractions import Fraction
@@ -44,17 +45,12 @@ class MaskingParameters:
 
 
 def parse_mask_split(mask_split: str) -> tuple[float, float, float]:
-    """`"80-10-10"` -> (0.8, 0.1, 0.1): shares of corrupted tokens masked, replaced and unchanged.
-
-    Raises:
-        ParameterError: not three numbers, one is negative, or they do not sum to 100.
-    """
+    """`"80-10-10"` -> (0.8, 0.1, 0.1): shares of corrupted tokens masked, replaced and unchanged."""
     masked, replaced, unchanged = map(float, _exact_shares(mask_split))
     return masked, replaced, unchanged
 
 
-def _exact_shares(mask_split: str) -> tuple[Fraction, ...]:
-    return MASK_SPLIT.parse("mask_split", mask_split)
+_exact_shares = functools.partial(MASK_SPLIT.parse, "mask_split")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +83,12 @@ class CorruptionCounts:
     @property
     def split(self) -> str:
         """Percent masked-replaced-unchanged."""
-        parts = (self.masked, self.replaced, self.unchanged)
-        return "-".join(f"{float(100 * part / self.total):.3g}" for part in parts) if self.total else "0-0-0"
+        total = self.total or 1
+        return "-".join(f"{float(100 * part / total):.3g}" for part in vars(self).values())
 
     def as_text(self) -> dict[str, str]:
         """For a record: exact numbers, such as `{"masked": "4", "replaced": "1/2", "unchanged": "1/2"}`."""
-        return {kind: str(getattr(self, kind)) for kind in KINDS}
+        return {kind: str(count) for kind, count in vars(self).items()}
 
 
 def corruption_counts(n: int, mask_rate: float, mask_split: str) -> CorruptionCounts:
@@ -125,12 +121,7 @@ def largest_mask_rate(n: int, mask_split: str, candidates: int) -> float:
 
 
 def corruption_of(parameters: Mapping[str, Any], evaluation: bool = False) -> dict[str, Any]:
-    """What is executed of a rate and split: equal for settings that do the same.
-
-    Args:
-        parameters: of a run, by name.
-        evaluation: the corruption of validation instead of training.
-    """
+    """What is executed of the rate and split (`evaluation`: of validation) of a run: equal where it is the same."""
     rate, split = (parameters[f"{'eval_' * evaluation}{name}"] for name in ("mask_rate", "mask_split"))
     if parameters["mask_counts"] == "exact" or evaluation:
         return dict(corruption_counts(parameters["sequence_length"], rate, split).as_text())
@@ -138,20 +129,13 @@ def corruption_of(parameters: Mapping[str, Any], evaluation: bool = False) -> di
 
 
 def executed_statement(parameters: Mapping[str, Any], executed: Mapping[str, Any], evaluation: bool = False) -> str:
-    """What a run's corruption executes, where that is not what was asked for; else "".
-
-    Args:
-        parameters: of a run, by name.
-        executed: its corruption, as in the identity of its record; see `corruption_of`.
-        evaluation: the corruption of validation instead of training.
-    """
+    """What a run executes (see `corruption_of`), where that is not what its parameters ask for; else ""."""
     if "masked" not in executed:
         return ""
-    counts = CorruptionCounts(int(executed["masked"]), *(Fraction(executed[kind]) for kind in KINDS[1:]))
+    counts = CorruptionCounts(int(executed["masked"]), Fraction(executed["replaced"]), Fraction(executed["unchanged"]))
     rate, split = (parameters[f"{'eval_' * evaluation}{name}"] for name in ("mask_rate", "mask_split"))
     n = parameters["sequence_length"]
-    parts = (counts.masked, counts.replaced, counts.unchanged)
-    same_split = all(part == share * counts.total for part, share in zip(parts, _exact_shares(split), strict=True))
+    same_split = [*vars(counts).values()] == [share * counts.total for share in _exact_shares(split)]
     if same_split and counts.total / n == Fraction(str(rate)):
         return ""
     means = f"{counts.masked} [MASK]s, {float(counts.replaced):g} replaced, {float(counts.unchanged):g} unchanged"

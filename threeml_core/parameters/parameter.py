@@ -48,11 +48,7 @@ class Allowed:
         return self.text.format(", ".join(self.choices))
 
     def parse(self, name: str, value: Any, none: str = "") -> Any:
-        """What the value of the parameter `name` stands for; `none` is what its None stands for.
-
-        Raises:
-            ParameterError: it is not allowed.
-        """
+        """What the value of the parameter `name` stands for (and its None: `none`), or a `ParameterError`."""
         try:
             return self.read(value)
         except ValueError:
@@ -142,11 +138,7 @@ setting = functools.partial(parameter, changes_result=False)
 
 
 def check(name: str, value: Any, field: dataclasses.Field[Any]) -> None:
-    """Is this value of a parameter inside its own range?
-
-    Raises:
-        ParameterError: it is not.
-    """
+    """Refuse, with a `ParameterError`, a value that is outside the parameter's own range."""
     if value is None:
         return
     if isinstance(value, float) and not math.isfinite(value):

@@ -20,26 +20,22 @@ SPEEDUPS = {"15%": "speedup_over_vanilla_15", "the same rate": "speedup_over_van
 """The vanilla model at which mask rate, and where a record has the speed-up in FLOPs over it."""
 
 
-def shown_in(exhibit: str, outcomes: Iterable[Result]) -> list[Result]:
+def shown_in(exhibit: str, results: Iterable[Result]) -> list[Result]:
     """The models of a table or figure: vanilla, 3ML_self, 3ML_cross, each in the order of what is varied."""
 
-    def order(outcome: Result) -> tuple[Any, ...]:
-        c = outcome.run.config
+    def order(result: Result) -> tuple[Any, ...]:
+        c = result.run.config
         splits = c.listed("study_splits")
         split = splits.index(c.mask_split) if c.mask_split in splits else -1
-        architecture = list(ARCHITECTURES).index(c.architecture)
-        size = (c.hidden_size, c.num_hidden_layers)
-        return architecture, c.max_steps, c.mask_rate, size, c.decoder_num_hidden_layers, c.decoder_hidden_size, split
+        sizes = (c.hidden_size, c.num_hidden_layers, c.decoder_num_hidden_layers, c.decoder_hidden_size)
+        return list(ARCHITECTURES).index(c.architecture), c.max_steps, c.mask_rate, sizes, split
 
-    return sorted((outcome for outcome in outcomes if exhibit in outcome.run.exhibits), key=order)
+    return sorted((result for result in results if exhibit in result.run.exhibits), key=order)
 
 
-def with_equal_steps(outcomes: Iterable[Result], config: StudyConfig) -> list[Result]:
+def with_equal_steps(results: Iterable[Result], config: StudyConfig) -> list[Result]:
     """The models of Table 3 that were trained for the study's number of steps."""
-    return [o for o in shown_in("Table 3", outcomes) if o.run.config.max_steps == study_steps(config)]
-
-
-# -- numbers ----------------------------------------------------------------------------------------------------
+    return [o for o in shown_in("Table 3", results) if o.run.config.max_steps == study_steps(config)]
 
 
 def percent(value: float | None) -> str:
@@ -49,8 +45,7 @@ def percent(value: float | None) -> str:
 
 def measured(values: Iterable[float], digits: int = 1, scale: float = 1.0, sign: bool = False) -> str:
     """Mean over pre-training seeds with half its 95% interval, which one seed does not have."""
-    scaled = [scale * value for value in values]
-    if not scaled:
+    if not (scaled := [scale * value for value in values]):
         return NOT_RUN
     found = mean_interval(scaled)
     text = f"{found.mean:{'+' if sign else ''}.{digits}f}"
@@ -59,8 +54,7 @@ def measured(values: Iterable[float], digits: int = 1, scale: float = 1.0, sign:
 
 def measured_perplexity(values: Iterable[float]) -> str:
     """Exponential of the mean cross-entropy over pre-training seeds, with its 95% interval; see `ratio_interval`."""
-    known = list(values)
-    if not known:
+    if not (known := list(values)):
         return NOT_RUN
     found = ratio_interval(known)
     text = f"{found.mean:.1f}"
@@ -72,34 +66,26 @@ def difference(first: Mapping[int, float], second: Mapping[int, float], digits: 
     return measured([first[seed] - second[seed] for seed in first.keys() & second.keys()], digits, sign=True)
 
 
-# -- of a model -------------------------------------------------------------------------------------------------
+def perplexity(result: Result, metric: str = "eval_perplexity_masked") -> str:
+    """Validation perplexity, by one of the metrics of `Result.metric`."""
+    return measured_perplexity(result.metric(metric).values())
 
 
-def perplexity(outcome: Result, kind: str = "masked") -> str:
-    """Validation perplexity at one kind of corrupted tokens."""
-    return measured_perplexity(outcome.metric(f"eval_perplexity_{kind}").values())
-
-
-def parameters(outcome: Result) -> str:
+def parameters(result: Result) -> str:
     """Parameters in pre-training; millions."""
-    counts = {record.data["parameters"] for record in outcome.ended.values()}
+    counts = {record.data["parameters"] for record in result.ended.values()}
     return f"{counts.pop() / 1e6:.2f} M" if len(counts) == 1 else NOT_RUN
 
 
-def speedup(outcome: Result, baseline: str = "15%") -> list[float]:
+def speedup(result: Result, baseline: str = "15%") -> list[float]:
     """In FLOPs, over one of `SPEEDUPS`, the same for all seeds; empty: not run."""
-    return [record.flops[SPEEDUPS[baseline]] for record in outcome.ended.values() if record.flops][:1]
+    return [record.flops[SPEEDUPS[baseline]] for record in result.ended.values() if record.flops][:1]
 
 
-def average(studies: Mapping[int, Downstream]) -> str:
-    """Macro average after fine-tuning, times 100."""
-    return measured(averages(studies).values())
-
-
-def marked_average(studies: Mapping[int, Downstream]) -> str:
-    """The same, marked where it holds a task with a part of its examples."""
+def average(studies: Mapping[int, Downstream], marked: bool = False) -> str:
+    """Macro average after fine-tuning, times 100; `marked` where it holds a task with a part of its examples."""
     values = averages(studies).values()
-    is_subset = any(study.is_subset for study in studies.values())
+    is_subset = marked and any(study.is_subset for study in studies.values())
     return measured(values) + (" (subset)" if values and is_subset else "")
 
 
@@ -127,13 +113,13 @@ def ablation_heading(task: Task) -> str:
     return f"{task.title} (acc.)" if task.name in GLUE_TASKS else task_heading(task)
 
 
-def ablation(outcome: Result, tasks: Sequence[Task]) -> dict[str, str]:
+def ablation(result: Result, tasks: Sequence[Task]) -> dict[str, str]:
     """Columns of the ablations, times 100: each task, and their average."""
     cells = {}
     for task in tasks:
-        scores = [study.score(task) for study in outcome.ablation.values()]
+        scores = [study.score(task) for study in result.ablation.values()]
         cells[ablation_heading(task)] = measured([s for s in scores if s is not None], scale=100)
-    return {**cells, "Average": marked_average(outcome.ablation)}
+    return {**cells, "Average": average(result.ablation, marked=True)}
 
 
 def reported_ablation(

@@ -7,18 +7,10 @@ from collections.abc import Sequence
 from threeml_core.config import StudyConfig
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
-from threeml_core.reporting.drawing import (
-    ABOVE,
-    BELOW,
-    LEFT,
-    RIGHT,
-    draw_intervals,
-    finish_panels,
-    perplexities,
-    scores,
-)
+from threeml_core.reporting.drawing import ABOVE, BELOW, LEFT, RIGHT, draw_intervals, finish_panels
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.statistics.intervals import Interval
 from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
 from threeml_core.study.results import Result
 
@@ -47,10 +39,12 @@ def finding_table(found: Sequence[Claim]) -> Table:
     pooled = "Pooled" if any(finding.pooled for _, finding in findings) else "Pooled (exploratory)"
     rows = []
     for name, finding in findings:
+        shown, pool, spread = finding.detectable, finding.by_pool, finding.spread
         row = {"Claim": name, "Comparison": finding.what, "Measured": _measured(finding)}
         row["The claim says"] = f"{finding.range} {finding.unit}".strip()
-        shown = "" if finding.detectable is None else f"{_number(finding.detectable, finding)} {finding.unit}"
-        row |= {"Shows from": shown.strip() or MISSING, pooled: _pooled(finding), "Verdict": finding.verdict}
+        row["Shows from"] = MISSING if shown is None else f"{_number(shown, finding)} {finding.unit}".strip()
+        row[pooled] = f"{_half(pool, finding)} ({spread.freedom} degrees of freedom)" if pool and spread else MISSING
+        row["Verdict"] = finding.verdict
         rows.append({**row, "Why not": "" if finding.verdict == NOT_RUN else "; ".join(finding.reasons)})
     return Table(rows, "The comparisons behind the verdicts")
 
@@ -60,12 +54,8 @@ def _number(value: float, finding: Finding, sign: str = "") -> str:
     return f"{value:{sign}.{digits}f}"
 
 
-def _pooled(finding: Finding) -> str:
-    """Half the interval that follows from the spread of all models together, and its degrees of freedom."""
-    found = finding.by_pool
-    if found is None or found.high is None or finding.spread is None:
-        return MISSING
-    return f"± {_number(found.high - found.mean, finding)} ({finding.spread.freedom} degrees of freedom)"
+def _half(found: Interval, finding: Finding) -> str:
+    return "" if found.high is None else f"± {_number(found.high - found.mean, finding)}"
 
 
 def _measured(finding: Finding) -> str:
@@ -73,26 +63,26 @@ def _measured(finding: Finding) -> str:
     found = finding.interval
     if found is None:
         return MISSING if finding.doubt else NOT_RUN
-    text = _number(found.mean, finding, "+" if finding.unit else "")
-    half = "" if found.high is None else f" ± {_number(found.high - found.mean, finding)}"
-    return f"{text}{half} {finding.unit}".strip()
+    mean = _number(found.mean, finding, "+" if finding.unit else "")
+    return " ".join(filter(None, (mean, _half(found, finding), finding.unit)))
 
 
-def key_figure(outcomes: Sequence[Result], config: StudyConfig) -> Figure:
+def key_figure(results: Sequence[Result], config: StudyConfig) -> Figure:
     """The models of Table 3: perplexity at masked positions and average score against the speed-up in FLOPs."""
-    shown = cells.with_equal_steps(outcomes, config)
+    shown = cells.with_equal_steps(results, config)
     ends = []
     with drawing(2) as (figure, axes):
-        for outcome in shown:
-            c, ups = outcome.run.config, cells.speedup(outcome)
+        for result in shown:
+            c, ups = result.run.config, cells.speedup(result)
             # the 3ML models lie close to each other
             sides = {"vanilla": RIGHT, "self": LEFT if c.mask_rate < 0.5 else RIGHT, "cross": BELOW}
             look = {**look_of(c.architecture), "linestyle": "none", "markersize": 7}
             look |= {"label": ARCHITECTURES[c.architecture].label, "side": sides.get(c.architecture, ABOVE)}
-            draw_intervals(axes, [(up, outcome) for up in ups], **look)
-            said = f"perplexity at masked positions {cells.measured_perplexity(perplexities(outcome))}"
-            said += f", score {cells.measured(scores(outcome))}"
-            ends.append(f"{outcome.run.model}: speed-up {cells.measured(ups, 2)}, {said}")
+            draw_intervals(axes, [(up, result) for up in ups], **look)
+            ends.append(
+                f"{result.run.model}: speed-up {cells.measured(ups, 2)}, perplexity at masked positions "
+                f"{cells.perplexity(result)}, score {cells.average(result.comparison)}"
+            )
         for axis in axes:
             axis.margins(0.22)
         finish_panels(figure, axes, shown, "speed-up in FLOPs over vanilla at 15%")

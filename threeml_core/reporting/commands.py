@@ -19,14 +19,7 @@ def pretrain_command(run: StudyRun, seed: int) -> str:
 
 
 def finetune_command(run: StudyRun, config: StudyConfig, seed: int, ablation: bool = False) -> str:
-    """The same for its fine-tunings, which pre-trains first what is not there.
-
-    Args:
-        run: a run of the study.
-        config: the study's parameters.
-        seed: of pre-training.
-        ablation: on the tasks of the ablations, not on those of Table 3.
-    """
+    """The same for its fine-tunings, on the tasks of Table 3 or of the ablations; it pre-trains what is not there."""
     own = ablation_config(config) if ablation else config
     asked = run.config.replace(pretrain_seed=seed, tasks=own.tasks, num_seeds=own.num_seeds)
     names = (*DATA_PARAMETERS, *identity_parameters(run.config), *FINETUNE_MATCH, "tasks", "num_seeds", "pretrain_seed")
@@ -34,45 +27,41 @@ def finetune_command(run: StudyRun, config: StudyConfig, seed: int, ablation: bo
 
 
 def commands_of(
-    outcomes: Iterable[Result], config: StudyConfig, exhibit: str, key: str | None = None
+    results: Iterable[Result], config: StudyConfig, exhibit: str, key: str | None = None
 ) -> list[tuple[str, str]]:
     """(label, command) for each row of a table: what its pre-training and, where it has scores, its fine-tuning was.
 
-    Args:
-        outcomes: the rows, in their order.
-        config: the study's parameters.
-        exhibit: the table or figure.
-        key: the parameter that it varies, for the label.
+    A label has the value of the parameter `key`, which the exhibit varies.
     """
     found = []
-    for outcome in outcomes:
-        run = outcome.run
+    for result in results:
+        run = result.run
         label = run.model + (f", {key} {getattr(run.config, key)}" if key else "")
         others = " or ".join(map(str, run.seeds[1:]))
         said = f"seed {run.seeds[0]}" + (f" (the mean is also over {others} in its place)" if others else "")
         found.append((f"{label}: perplexity, {said}", pretrain_command(run, run.seeds[0])))
         if tasks := {experiment.name: experiment.tasks for experiment in run.experiments}[exhibit]:
-            tuned = finetune_command(run, config, run.seeds[0], tasks == "ablation")
-            found.append((f"{label}: scores, {said}", tuned))
+            found.append((f"{label}: scores, {said}", finetune_command(run, config, run.seeds[0], tasks == "ablation")))
     return found
 
 
-def study_runs_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+def study_runs_table(results: Sequence[Result], config: StudyConfig) -> Table:
     """Every run behind a page, fine-tunings included, with its command; what is missing shows as not run."""
     rows = []
-    for outcome in outcomes:
-        run = outcome.run
+    for result in results:
+        run = result.run
         wanted = run.finetunings(config)
         for seed in run.seeds:
-            record = outcome.pretraining.get(seed)
-            studies = [by_seed[seed] for by_seed in (outcome.comparison, outcome.ablation) if seed in by_seed]
-            names = dict.fromkeys(r.run_id for study in studies for found in study.records.values() for r in found)
-            only_ablation = "all" not in wanted
-            again = finetune_command(run, config, seed, only_ablation) if wanted else pretrain_command(run, seed)
             row = {"Model": run.model, "For": ", ".join(run.exhibits), "Seed": f"{seed}"}
-            row["Pre-training"] = NOT_RUN if record is None else record.run_id
-            row["Result"] = NOT_RUN if record is None else f"failed: {record.failure}" if record.failure else "done"
+            row |= {"Pre-training": NOT_RUN, "Result": NOT_RUN}
+            if record := result.pretraining.get(seed):
+                row["Pre-training"] = record.run_id
+                row["Result"] = f"failed: {record.failure}" if record.failure else "done"
+            studies = [by_seed[seed] for by_seed in (result.comparison, result.ablation) if seed in by_seed]
+            names = dict.fromkeys(r.run_id for study in studies for found in study.records.values() for r in found)
             row["Fine-tuning"] = ", ".join(names) or (NOT_RUN if wanted else MISSING)
+            is_ablation = "all" not in wanted
+            again = finetune_command(run, config, seed, is_ablation) if wanted else pretrain_command(run, seed)
             rows.append({**row, "Repeat": again})
     done = sum(row["Pre-training"] != NOT_RUN for row in rows)
     return Table(rows, f"Runs behind this page: {done} of {len(rows)} pre-trainings have been run", folded=True)
@@ -80,12 +69,9 @@ def study_runs_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
 
 def _papermill(notebook: str, base: StudyConfig, asked: StudyConfig, names: Iterable[str]) -> str:
     """A command that gives what differs from the preset and does not follow from the rest."""
-    preset = make_config({"preset": base.preset}).parameters()
-    values = asked.parameters()
-    changed = {
-        name: values[name]
-        for name in dict.fromkeys(names)
-        if values[name] != preset[name] and asked.sources[name] != "derived"
-    }
-    options = [part for name, value in changed.items() for part in ("-p", name, str(value))]
-    return shlex.join(["papermill", f"notebooks/{notebook}.ipynb", "out.ipynb", "-p", "preset", base.preset, *options])
+    preset, values = make_config({"preset": base.preset}).parameters(), asked.parameters()
+    command = ["papermill", f"notebooks/{notebook}.ipynb", "out.ipynb", "-p", "preset", base.preset]
+    for name in dict.fromkeys(names):
+        if values[name] != preset[name] and asked.sources[name] != "derived":
+            command += ["-p", name, str(values[name])]
+    return shlex.join(command)

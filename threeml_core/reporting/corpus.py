@@ -13,16 +13,12 @@ from threeml_core.reporting.table import Table
 
 def corpus_table(meta: Mapping[str, Any]) -> Table:
     """Documents, words, tokens and sequences of both sides of prepared data."""
-    rows = [
-        {
-            "Side": side,
-            **{name.capitalize(): f"{about[name]:,}" for name in ("documents", "words", "tokens")},
-            "Sequences": f"{about['blocks']:,}",
-            "Words per token": f"{about['words'] / about['tokens']:.2f}",
-        }
-        for side in ("train", "validation")
-        for about in (meta[side],)
-    ]
+    rows = []
+    for side in ("train", "validation"):
+        about = meta[side]
+        row = {"Side": side, **{name.capitalize(): f"{about[name]:,}" for name in ("documents", "words", "tokens")}}
+        row |= {"Sequences": f"{about['blocks']:,}", "Words per token": f"{about['words'] / about['tokens']:.2f}"}
+        rows.append(row)
     size = f"{meta['vocab_size']:,} tokens, sequences of {meta['sequence_length']}"
     return Table(rows, f"Corpus {meta['corpus']}: {size}")
 

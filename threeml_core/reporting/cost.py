@@ -57,8 +57,7 @@ def verdict(reported: ReportedValue, computed: float) -> str:
 
 def reported_and_computed() -> Table:
     """Every FLOPs and parameter figure of the paper beside ours."""
-    units = {"speedup": "×", "speedup_at_steps": "×", "budget": "%", "steps": "K", "encoder_share": "%"}
-    units["parameters"] = "M"
+    units = dict(speedup="×", speedup_at_steps="×", budget="%", steps="K", encoder_share="%", parameters="M")
     rows = [
         {
             "Where": value.artefact,
@@ -79,7 +78,6 @@ def reported_and_computed() -> Table:
 
 def speedup_table() -> Table:
     """Speed-ups over the vanilla model at 15% (the paper's baseline) and at the same mask rate."""
-    models = [(recipe, architecture, rate) for recipe in RECIPES for architecture, rate in STUDY_MODELS]
     rows = [
         {
             "Recipe": recipe,
@@ -88,7 +86,8 @@ def speedup_table() -> Table:
             "Speed-up over vanilla 15%": f"{flops.config_speedup(config, 'paper', 0.15):.4f}",
             "Speed-up at the same rate": f"{flops.config_speedup(config, 'paper', rate):.4f}",
         }
-        for recipe, architecture, rate in models
+        for recipe in RECIPES
+        for architecture, rate in STUDY_MODELS
         for config in (make_config({"preset": recipe, "architecture": architecture, "mask_rate": rate}),)
     ]
     return Table(rows, "Cost by Appendix C, slips corrected")
@@ -101,13 +100,11 @@ def plot_speedups(recipe: str) -> Figure:
     with drawing(2, 3.2) as (figure, axes):
         for axis, baseline in zip(axes, (0.15, None), strict=True):
             for architecture, entry in ARCHITECTURES.items():
-                values = []
-                for rate in map(float, rates):
-                    config = make_config({"preset": recipe, "architecture": architecture, "mask_rate": rate})
-                    values.append(flops.config_speedup(config, "paper", baseline or rate))
-                axis.plot(
-                    100 * rates, values, linewidth=2, label=entry.label, **{**look_of(architecture), "marker": ""}
-                )
+                look = {**look_of(architecture), "marker": "", "label": entry.label}
+                given = {"preset": recipe, "architecture": architecture}
+                configs = [make_config({**given, "mask_rate": float(rate)}) for rate in rates]
+                values = [flops.config_speedup(c, "paper", baseline or c.mask_rate) for c in configs]
+                axis.plot(100 * rates, values, linewidth=2, **look)
                 if baseline:
                     ends.append(f"{entry.label} {np.interp(0.5, rates, values):.2f}")
             title = "over vanilla at 15%" if baseline else "over vanilla at the same rate"
@@ -137,10 +134,9 @@ _RECIPE = (
 
 
 def _duration(hours: float) -> str:
-    seconds = 3600 * hours
-    if seconds >= 3600:
+    if hours >= 1:
         return f"{hours:.1f} h"
-    return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.2g} s"
+    return f"{60 * hours:.1f} min" if hours >= 1 / 30 else f"{3600 * hours:.2g} s"
 
 
 def _energy(watt_hours: float) -> str:
@@ -163,10 +159,7 @@ def _plan(config: StudyConfig) -> tuple[float, dict[str, str]]:
 
 
 def cost_plan(config: StudyConfig) -> Table:
-    """What pre-training the five models of Table 3 costs with the geometry and schedule of `config`.
-
-    GPU time is executed FLOPs over `mfu` times the peak of one GPU; energy is that time times its power draw.
-    """
+    """What Table 3's five models cost: executed FLOPs over `mfu` times a GPU's peak, and that time times its power."""
     rows, total = [], 0.0
     for architecture, rate in STUDY_MODELS:
         model = config.replace(architecture=architecture, mask_rate=rate)
@@ -179,33 +172,25 @@ def cost_plan(config: StudyConfig) -> Table:
 
 
 def study_plan(config: StudyConfig, exhibits: Sequence[str] | None = None) -> Table:
-    """Every pre-training run that tables and figures need at this scale, once, with its cost.
-
-    Args:
-        config: the study's parameters; each run is done with all its seeds.
-        exhibits: such as `("Table 2a", "Figure 5")`; None: all.
-    """
+    """Every pre-training run that tables and figures need at this scale, once, with its cost; None: of all of them."""
     rows, total, tunings = [], 0.0, 0
     runs = study_runs(config, exhibits)
     for run in runs:
-        hours, cells = _plan(run.config)
+        c, (hours, cells) = run.config, _plan(run.config)
         total += hours * len(run.seeds)
-        c = run.config
         decoder = MISSING if c.architecture == "vanilla" else f"{c.decoder_num_hidden_layers} × {c.decoder_hidden_size}"
-        setting = {"Model": run.model, "Split": c.mask_split, "Decoder": decoder}
         tuned = len({planned for each in run.finetunings(config).values() for planned in planned_runs(each)})
         tunings += tuned * len(run.seeds)
         del cells["Energy"]  # the sum stands in the title
-        rows.append({**setting, **cells, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.exhibits)})
-    whole = {"Model": f"all {len(runs)}", "GPU time": _duration(total), "Fine-tunings": f"{tunings:,}"}
-    seeds = sorted({len(run.seeds) for run in runs}) or [1]
-    if seeds[-1] > 1:
-        whole["Model"] += f", {' to '.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds each"
-    rows.append(whole)
-    what = "the whole study" if exhibits is None else ", ".join(exhibits)
-    title = (
-        f"Pre-training runs of {what}, preset {config.preset}, on {config.gpu_name} at {config.mfu:.0%} MFU: "
-        f"{_energy(total * config.gpu_watts)}"
+        row = {"Model": run.model, "Split": c.mask_split, "Decoder": decoder, **cells}
+        rows.append({**row, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.exhibits)})
+    counts = sorted({len(run.seeds) for run in runs}) or [1]
+    seeds = f", {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds each" if counts[-1] > 1 else ""
+    rows.append({"Model": f"all {len(runs)}{seeds}", "GPU time": _duration(total), "Fine-tunings": f"{tunings:,}"})
+    return Table(
+        rows,
+        f"Pre-training runs of {'the whole study' if exhibits is None else ', '.join(exhibits)}, preset "
+        f"{config.preset}, on {config.gpu_name} at {config.mfu:.0%} MFU: {_energy(total * config.gpu_watts)}"
+        f"{'; rows are of one seed, the last of all' if seeds else ''}",
+        folded=len(rows) > 20,
     )
-    note = "; rows are of one seed, the last of all" if seeds[-1] > 1 else ""
-    return Table(rows, title + note, folded=len(rows) > 20)

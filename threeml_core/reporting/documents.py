@@ -6,11 +6,11 @@ A document marks where a table stands: `<!-- table: <preset> <name> -->`, then `
 from __future__ import annotations
 
 import math
+import operator
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 
 from threeml_core.benchmark.speeds import benchmark_records as benchmark
 from threeml_core.config import make_config
@@ -36,7 +36,7 @@ DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
 CORE_WATTS = 10.0
 """Power of one busy core, assumed: 280 W over a server's 64 cores, doubled for all around it, rounded up."""
 
-_BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
 class Study:
@@ -45,44 +45,41 @@ class Study:
     def __init__(self, preset: str) -> None:
         self.config = c = from_records(make_config({"preset": preset}), PROJECT_ROOT / "reports" / preset)
         self.records = of = {stage: load_records(c.runs_dir, stage) for stage in STAGES}
-        self.outcomes = find(c)
-        self.claims = claims(c, self.outcomes, of["mutual_information"], of["benchmark"])
-        self.compared = cells.with_equal_steps(self.outcomes, c)
+        self.results = find(c)
+        self.claims = claims(c, self.results, of["mutual_information"], of["benchmark"])
+        self.compared = cells.with_equal_steps(self.results, c)
 
 
 def _results(study: Study) -> Table:
     """The main comparison in short."""
-    rows = [
-        {
-            "Model": outcome.run.model,
-            "FLOPs of vanilla-15%": f"{cells.measured((100 / up for up in cells.speedup(outcome)), 0)}%",
-            "Perplexity at [MASK]s": cells.perplexity(outcome),
-            "Average score": cells.average(outcome.comparison),
-        }
-        for outcome in study.compared
-    ]
+    rows = []
+    for result in study.compared:
+        share = cells.measured((100 / up for up in cells.speedup(result)), 0)
+        row = {"Model": result.run.model, "FLOPs of vanilla-15%": f"{share}%"}
+        row |= {"Perplexity at [MASK]s": cells.perplexity(result), "Average score": cells.average(result.comparison)}
+        rows.append(row)
     return Table(rows, "")
 
 
 def _kinds(study: Study) -> Table:
     """Losses of Table 3's models against vanilla-15%, over all corrupted tokens and without the unchanged ones."""
-    shown = cells.shown_in("Table 3", study.outcomes)
+    shown = cells.shown_in("Table 3", study.results)
     baseline = next(o for o in shown if o.run.model == "vanilla-15%")
     rows = []
-    for outcome in shown:
-        row = {"Model": outcome.run.model, "Steps": f"{outcome.run.config.max_steps:,}"}
-        row |= {f"Perplexity, {kind}": cells.perplexity(outcome, kind) for kind in KINDS}
+    for result in shown:
+        row = {"Model": result.run.model, "Steps": f"{result.run.config.max_steps:,}"}
+        row |= {f"Perplexity, {kind}": cells.perplexity(result, f"eval_perplexity_{kind}") for kind in KINDS}
         for heading, kinds in (("all corrupted", KINDS), ("masked and replaced", KINDS[:2])):
-            found = cells.difference(_mean_loss(outcome, kinds), _mean_loss(baseline, kinds), 3)
-            row[f"Loss against vanilla-15%, {heading} (nats)"] = MISSING if outcome is baseline else found
+            found = cells.difference(_mean_loss(result, kinds), _mean_loss(baseline, kinds), 3)
+            row[f"Loss against vanilla-15%, {heading} (nats)"] = MISSING if result is baseline else found
         rows.append(row)
     return Table(rows, "")
 
 
-def _mean_loss(outcome: Result, kinds: Sequence[str]) -> dict[int, float]:
+def _mean_loss(result: Result, kinds: Sequence[str]) -> dict[int, float]:
     """Seed -> mean cross-entropy over these kinds of tokens of the validation corruption; nats."""
     found = {}
-    for seed, record in outcome.ended.items():
+    for seed, record in result.ended.items():
         shares = {kind: float(Fraction(record.identity["eval_corruption"][kind])) for kind in kinds}
         losses = [w * math.log(record.metrics[f"eval_perplexity_{kind}"]) for kind, w in shares.items() if w]
         found[seed] = sum(losses) / sum(shares.values())
@@ -93,11 +90,11 @@ def _words(study: Study) -> Table:
     """The bag of words beside the models, and averages with QQP's accuracy alone in place of its two metrics."""
     vanilla = next(o for o in study.compared if o.run.model == "vanilla-40%")
     rows = []
-    for outcome in study.compared:
-        row = {"Model": outcome.run.model, "Average": cells.average(outcome.comparison)}
+    for result in study.compared:
+        row = {"Model": result.run.model, "Average": cells.average(result.comparison)}
         for heading, average in (("F1 and accuracy", averages), ("accuracy", _averages_with_accuracy)):
-            found = cells.difference(average(outcome.comparison), average(vanilla.comparison), 2)
-            row[f"Against vanilla-40%, QQP by {heading} (points)"] = MISSING if outcome is vanilla else found
+            found = cells.difference(average(result.comparison), average(vanilla.comparison), 2)
+            row[f"Against vanilla-40%, QQP by {heading} (points)"] = MISSING if result is vanilla else found
         rows.append(row)
     words = {record.data["task"]: record.metrics["score"] for record in study.records["baseline"]}
     return Table([*rows, {"Model": "a bag of words", "Average": cells.percent(statistics.fmean(words.values()))}], "")
@@ -108,39 +105,35 @@ def _averages_with_accuracy(studies: Mapping[int, Downstream]) -> dict[int, floa
     found = {}
     for seed, study in studies.items():
         scores = [(study.metrics(t) or {}).get("accuracy") if t.name == "qqp" else study.score(t) for t in study.tasks]
-        known = [score for score in scores if score is not None]
-        if len(known) == len(scores):
+        if len(known := [score for score in scores if score is not None]) == len(scores):
             found[seed] = 100 * statistics.fmean(known)
     return found
 
 
 def _cost(study: Study) -> Table:
     """Hours of training (of mutual information: of all of it) by stage, times threads, and energy at `CORE_WATTS`."""
-    rows, total = [], 0.0
-    for stage, key in (("pretrain", "train_seconds"), ("finetune", "train_seconds"), ("mutual_information", None)):
+    found = []
+    for stage, key in (("pretrain", "train_seconds"), ("finetune", "train_seconds"), ("mutual_information", "seconds")):
         records = [r for r in study.records[stage] if r.failure is None]
-        seconds = [sum(v for k, v in r.timing.items() if k.endswith("seconds") and key in (None, k)) for r in records]
+        seconds = [sum(v for k, v in r.timing.items() if k.endswith(key)) for r in records]
         threads = [float(r.environment["hardware"].get("threads", 1)) for r in records]
-        hours = sum(s * t for s, t in zip(seconds, threads, strict=True)) / 3600
-        rows.append({"Stage": stage.replace("_", " "), "Runs": f"{len(records):,}", **_hours_cells(hours)})
-        total += hours
-    return Table([*rows, {"Stage": "all", **_hours_cells(total)}], "")
-
-
-def _hours_cells(hours: float) -> dict[str, str]:
-    energy = f"{hours * CORE_WATTS / 1000:.3f}"
-    return {"Core-hours": f"{hours:.2f}", f"kWh, at {CORE_WATTS:g} W per core": energy}
+        hours = sum(map(operator.mul, seconds, threads)) / 3600
+        found.append(({"Stage": stage.replace("_", " "), "Runs": f"{len(records):,}"}, hours))
+    found.append(({"Stage": "all"}, sum(hours for _, hours in found)))
+    energy = f"kWh, at {CORE_WATTS:g} W per core"
+    rows = [{**row, "Core-hours": f"{h:.2f}", energy: f"{h * CORE_WATTS / 1000:.3f}"} for row, h in found]
+    return Table(rows, "")
 
 
 TABLES: Mapping[str, Callable[[Study], Table]] = {
     "results": _results,
     "claims": lambda study: claim_table(study.claims),
     "findings": lambda study: finding_table(study.claims),
-    "differences": lambda study: difference_table(study.outcomes, study.config),
-    "swap": lambda study: swap_table(study.outcomes),
-    "scaling": lambda study: scaling_table(study.outcomes, study.config),
-    "budget": lambda study: budget_table(study.outcomes),
-    "learned": lambda study: learned_table(study.outcomes, study.config, study.records["finetune"]),
+    "differences": lambda study: difference_table(study.results, study.config),
+    "swap": lambda study: swap_table(study.results),
+    "scaling": lambda study: scaling_table(study.results, study.config),
+    "budget": lambda study: budget_table(study.results),
+    "learned": lambda study: learned_table(study.results, study.config, study.records["finetune"]),
     "cost": _cost,
     "kinds": _kinds,
     "words": _words,
@@ -150,18 +143,14 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
 
 
 def render(text: str, studies: dict[str, Study]) -> str:
-    """A document with its tables written anew.
-
-    Args:
-        text: of the document.
-        studies: by preset; what is missing is added.
+    """A document's text with its tables written anew; a study that is missing in `studies`, by preset, is added.
 
     Raises:
         StudyError: a table of another name.
     """
 
     def table(match: re.Match[str]) -> str:
-        start, preset, name, _, end = match.groups()
+        start, preset, name, end = match.groups()
         if name not in TABLES:
             raise StudyError(f"no table {name!r} is known: expected one of {', '.join(TABLES)}")
         if preset not in studies:
@@ -176,10 +165,8 @@ def outdated(write: bool = False) -> list[str]:
     studies: dict[str, Study] = {}
     found = []
     for name in DOCUMENTS:
-        path: Path = PROJECT_ROOT / name
-        if not path.exists():
-            continue
-        text = path.read_text(encoding="utf-8")
+        path = PROJECT_ROOT / name
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
         if (new := render(text, studies)) != text:
             found.append(name)
             if write:

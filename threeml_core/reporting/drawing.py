@@ -18,14 +18,7 @@ ABOVE, BELOW, LEFT, RIGHT = (0, 10), (0, -10), (-14, 0), (14, 0)
 def draw_means(
     axis: Any, points: Sequence[tuple[float, Sequence[float]]], architecture: str, label: str | None = None
 ) -> None:
-    """A line through the means, every seed as a dot; nothing but a note where nothing was run.
-
-    Args:
-        axis: a panel.
-        points: (x, values by seed).
-        architecture: whose look it has.
-        label: in the legend.
-    """
+    """A line through the means of (x, values by seed), every seed as a dot; a note where nothing was run."""
     if not points:
         note_not_run(axis)
         return
@@ -37,56 +30,42 @@ def draw_means(
         axis.scatter(*zip(*dots, strict=True), s=12, alpha=0.5, color=look["color"])
 
 
-def label_rate(axis: Any, outcome: Result, x: float, y: float, side: tuple[int, int] = ABOVE) -> None:
+def label_rate(axis: Any, result: Result, x: float, y: float, side: tuple[int, int] = ABOVE) -> None:
     """Write the mask rate beside a point."""
-    text = f"{outcome.run.config.mask_rate:.0%}"
-    centred = {"ha": "center", "va": "center"}
-    axis.annotate(text, (x, y), side, textcoords="offset points", fontsize=8, color=INK, **centred)
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": INK}
+    axis.annotate(f"{result.run.config.mask_rate:.0%}", (x, y), side, textcoords="offset points", **look)
 
 
-def perplexities(outcome: Result) -> list[float]:
-    """Validation perplexity at masked positions, of each seed."""
-    return list(outcome.metric("eval_perplexity_masked").values())
-
-
-def scores(outcome: Result) -> list[float]:
-    """Average score over all tasks, of each seed."""
-    return list(averages(outcome.comparison).values())
+def _scores(result: Result) -> list[float]:
+    return list(averages(result.comparison).values())
 
 
 _PANELS: tuple[tuple[str, Callable[[Result], list[float]], Callable[[Sequence[float]], Interval]], ...] = (
-    ("validation perplexity, masked", perplexities, ratio_interval),
-    ("average score after fine-tuning", scores, mean_interval),
+    ("validation perplexity, masked", lambda of: [*of.metric("eval_perplexity_masked").values()], ratio_interval),
+    ("average score after fine-tuning", _scores, mean_interval),
 )
 
 
 def draw_intervals(
     axes: Sequence[Any], points: Sequence[tuple[float, Result]], side: tuple[int, int] | None = None, **look: Any
 ) -> None:
-    """Perplexity and score of some models with their intervals, in a panel each.
-
-    Args:
-        axes: the two panels.
-        points: (x, model).
-        side: where the mask rates stand; None: nowhere.
-        look: matplotlib's arguments.
-    """
+    """Perplexity and score of (x, model) with their intervals, in a panel each; mask rates stand at `side`, if any."""
     for axis, (_, values_of, interval) in zip(axes, _PANELS, strict=True):
-        shown = [(x, outcome, interval(values)) for x, outcome in points if (values := values_of(outcome))]
+        shown = [(x, result, interval(values)) for x, result in points if (values := values_of(result))]
         if not shown:
             continue
         bars = [(0.0, 0.0) if f.low is None or f.high is None else (f.mean - f.low, f.high - f.mean) for *_, f in shown]
         heights = [*zip(*bars, strict=True)] if any(map(any, bars)) else None  # one seed has no interval
         axis.errorbar([x for x, *_ in shown], [f.mean for *_, f in shown], yerr=heights, capsize=3, **look)
-        for x, outcome, found in shown if side else ():
-            label_rate(axis, outcome, x, found.mean, side or ABOVE)
+        for x, result, found in shown if side else ():
+            label_rate(axis, result, x, found.mean, side or ABOVE)
 
 
-def finish_panels(figure: MatplotlibFigure, axes: Sequence[Any], outcomes: Iterable[Result], xlabel: str) -> None:
+def finish_panels(figure: MatplotlibFigure, axes: Sequence[Any], results: Iterable[Result], xlabel: str) -> None:
     """Titles, the legend, and a note in a panel where nothing was run."""
     for axis, (title, *_) in zip(axes, _PANELS, strict=True):
         axis.set(xlabel=xlabel, title=title)
         if not axis.containers:
             note_not_run(axis)
-    show_ten_points(axes[1], [score for outcome in outcomes for score in scores(outcome)])
+    show_ten_points(axes[1], [score for result in results for score in _scores(result)])
     legend_below(figure, axes[0], 3)

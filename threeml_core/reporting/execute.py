@@ -46,10 +46,6 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     shows is gone; killed or failed, it leaves `unfinished/<name>` and no executed notebook, and the next call goes on
     with it. Runs are never repeated.
 
-    Args:
-        config: of the study.
-        log: takes a line for each notebook.
-
     Raises:
         StudyError: the study's runs did not all end.
     """
@@ -64,21 +60,21 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     with exclusive(folder / ".lock", f"the notebooks folder {folder}"):
         keys = {source: _key(source, config, given) for source in sources}
         stale = [source for source in sources if not _is_current(folder / source.name, keys[source], config)]
+        current = {source.name for source in sources} - {source.name for source in stale}
         for path in folder.glob("*.ipynb"):
-            if path.name in {source.name for source in stale} or path.name not in {source.name for source in sources}:
+            if path.name not in current:
                 path.unlink()
         log(f"{len(sources) - len(stale)} of {len(sources)} notebooks are up to date")
         studied = any(source.stem[:2] in _STUDY for source in stale)
         if studied and not config.plan_only and not _is_finished(config):
             _run_study(given)
         alone = [[source] for source in stale if source.stem in (PERFORMANCE, LAST)]
-        context = multiprocessing.get_context("spawn")
-        count = min(AT_ONCE, available_cores())
+        context, count = multiprocessing.get_context("spawn"), min(AT_ONCE, available_cores())
         with ProcessPoolExecutor(count, context, initializer=leave_with, initargs=(os.getpid(),)) as pool:
             for some in ([source for source in stale if [source] not in alone], *alone):
                 done = [pool.submit(_execute, source, folder, given, keys[source], config) for source in some]
-                for outcome in concurrent.futures.as_completed(done):
-                    line, failure = outcome.result()
+                for result in concurrent.futures.as_completed(done):
+                    line, failure = result.result()
                     log(line)
                     failed += [failure] if failure else []
     return folder, failed
@@ -104,7 +100,7 @@ def pages_of(config: StudyConfig) -> list[Path]:
 
 def _is_finished(config: StudyConfig) -> bool:
     """Are there records of all runs of the study?"""
-    return all(outcome.is_finished for outcome in find(config))
+    return all(result.is_finished for result in find(config))
 
 
 def _run_study(given: dict[str, Any]) -> None:
@@ -129,8 +125,7 @@ def _is_current(path: Path, key: str, config: StudyConfig) -> bool:
     """Was it executed from the same things, and are the runs that it shows still there?"""
     if not path.exists():
         return False
-    about = nbformat.read(path, 4).metadata.get("threeml", {})
-    runs_dir = project_path(config.runs_dir)
+    about, runs_dir = nbformat.read(path, 4).metadata.get("threeml", {}), project_path(config.runs_dir)
     return about.get("key") == key and all((runs_dir / run / "record.json").exists() for run in about["runs"])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from threeml_core.config import StudyConfig
 from threeml_core.glue.tasks import select_tasks
@@ -13,28 +13,23 @@ from threeml_core.reporting.drawing import draw_means
 from threeml_core.reporting.style import GREY, Figure, drawing, show_ten_points
 from threeml_core.reporting.table import Table
 from threeml_core.study.experiment import ablation_config
-from threeml_core.study.results import Downstream, Result
+from threeml_core.study.results import Result
 
 
-def figure_3(outcomes: Sequence[Result], config: StudyConfig) -> Figure:
+def figure_3(results: Sequence[Result], config: StudyConfig) -> Figure:
     """Score against the mask rate, task by task and on average; the paper's optima in grey."""
-    shown = cells.shown_in("Figure 3", outcomes)
+    shown = cells.shown_in("Figure 3", results)
     optima = {v.metric: v.value for v in reported_values() if v.artefact == "Figure 3"}
-    panels: list[tuple[str, str, Callable[[Downstream], float | None]]] = [
-        *(
-            (task.title, f"{task.name}_best_mask_rate", lambda d, t=task: d.score(t))
-            for task in select_tasks(ablation_config(config))
-        ),
-        ("Average", "best_mask_rate", lambda d: d.average),
-    ]
+    panels = [*select_tasks(ablation_config(config)), None]  # None: the average
     said = []
     with drawing(len(panels), 2.6) as (figure, axes):
-        for axis, (title, key, of) in zip(axes, panels, strict=True):
+        for axis, task in zip(axes, panels, strict=True):
+            title, key = (task.title, f"{task.name}_best_mask_rate") if task else ("Average", "best_mask_rate")
             points = []
-            for outcome in shown:
-                values = [100 * v for study in outcome.ablation.values() if (v := of(study)) is not None]
-                if values:
-                    points.append((100 * outcome.run.config.mask_rate, values))
+            for result in shown:
+                numbers = [study.score(task) if task else study.average for study in result.ablation.values()]
+                if values := [100 * number for number in numbers if number is not None]:
+                    points.append((100 * result.run.config.mask_rate, values))
             draw_means(axis, points, "vanilla")
             show_ten_points(axis, [value for _, values in points for value in values])
             if key in optima:
@@ -50,13 +45,13 @@ def figure_3(outcomes: Sequence[Result], config: StudyConfig) -> Figure:
     )
 
 
-def figure_3_values(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+def figure_3_values(results: Sequence[Result], config: StudyConfig) -> Table:
     """Figure 3 in numbers: scores and perplexity at each mask rate."""
     tasks = select_tasks(ablation_config(config))
-    shown = cells.shown_in("Figure 3", outcomes)
+    shown = cells.shown_in("Figure 3", results)
     rows = []
-    for outcome in shown:
-        row = {"Mask rate": f"{outcome.run.config.mask_rate:.0%}", **cells.ablation(outcome, tasks)}
-        rows.append({**row, "Perplexity, masked": cells.perplexity(outcome)})
+    for result in shown:
+        row = {"Mask rate": f"{result.run.config.mask_rate:.0%}", **cells.ablation(result, tasks)}
+        rows.append({**row, "Perplexity, masked": cells.perplexity(result)})
     commands = commands_of(shown, config, "Figure 3")
     return Table(rows, "Figure 3 in numbers: the vanilla model at different mask rates", commands=commands)

@@ -14,7 +14,6 @@ from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.style import GREY, INK, Figure, drawing, legend_below, look_of, plain
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.runs.record import RunRecord
-from threeml_core.statistics.verdicts import Finding
 
 
 def figure_4(records: Sequence[RunRecord]) -> Figure:
@@ -46,8 +45,7 @@ def figure_4(records: Sequence[RunRecord]) -> Figure:
             if ceiling <= 1.2 * top:
                 axis.axhline(ceiling, color=INK, linewidth=1)
             text = f"ceiling: {ceiling:.2f} nats{'' if ceiling <= 1.2 * top else ' ↑'}"
-            corner = {"ha": "right", "va": "top", "fontsize": 9, "color": INK}
-            axis.annotate(text, (0.98, 0.97), xycoords="axes fraction", **corner)
+            axis.text(0.98, 0.97, text, transform=axis.transAxes, ha="right", va="top", fontsize=9, color=INK)
         legend_below(figure, axes[0])
     doubt = "" if all(f.has_enough_states for f in layers_of_all) else " Ringed values have too few states."
     return Figure(
@@ -62,11 +60,10 @@ def figure_4_values(records: Sequence[RunRecord]) -> Table:
     """Every layer of every model: the paper's estimate in nats and bits, the corrected one, floor, spread, share."""
     rows, names = [], model_names(records)
     for record in records:
-        start = "embedding" if _is_vanilla(record) else "decoder input"
+        start = "0 (embedding)" if record.parameters["architecture"] == "vanilla" else "0 (decoder input)"
         for found in layers_of(record):
             plug_in, enough = statistics.fmean(found.plug_in), found.has_enough_states
-            layer = f"{found.layer}" if found.layer else f"0 ({start})"
-            row = {"Model": names[record.run_id], "Layer": layer}
+            row = {"Model": names[record.run_id], "Layer": f"{found.layer}" if found.layer else start}
             row |= {"Plug-in (nats)": f"{plug_in:.3f}", "Plug-in (bits)": f"{plug_in * NATS_TO_BITS:.3f}"}
             row["Spread over seeds"] = f"{max(found.plug_in) - min(found.plug_in):.3f}"
             row["On shuffled tokens"] = f"{statistics.fmean(found.floor):.3f}"
@@ -89,53 +86,34 @@ def corrected_cell(found: LayerInformation) -> str:
 
 def model_names(records: Sequence[RunRecord]) -> dict[str, str]:
     """Run id -> architecture and mask rate; of several alike also the seed, or the hash if seeds are alike too."""
-    candidates = []
+    candidates = {}
     for record in records:
-        name = f"{ARCHITECTURES[record.parameters['architecture']].label}-{record.parameters['mask_rate']:.0%}"
-        seed, run = record.parameters["seed"], record.data["run"].rsplit("-", 1)[1]
-        candidates.append((name, f"{name}, seed {seed}", f"{name} {run}"))
-    count = collections.Counter(name for names in candidates for name in names[:2])
-    chosen = [next((name for name in names[:2] if count[name] == 1), names[2]) for names in candidates]
-    return {record.run_id: name for record, name in zip(records, chosen, strict=True)}
-
-
-def _is_vanilla(record: RunRecord) -> bool:
-    return record.parameters["architecture"] == "vanilla"
+        p, run = record.parameters, record.data["run"].rsplit("-", 1)[1]
+        name = f"{ARCHITECTURES[p['architecture']].label}-{p['mask_rate']:.0%}"
+        candidates[record.run_id] = (name, f"{name}, seed {p['seed']}", f"{name} {run}")
+    count = collections.Counter(name for names in candidates.values() for name in names[:2])
+    return {run: next((n for n in names[:2] if count[n] == 1), names[2]) for run, names in candidates.items()}
 
 
 def statement_table(records: Sequence[RunRecord]) -> Table:
-    """The two statements of section 4.2, judged over pre-training seeds by the rule of the paper's claims.
-
-    3ML's is what the claim C8 says.
-    """
+    """The two statements of section 4.2 (3ML's is claim C8), judged over pre-training seeds as the claims are."""
     findings = [(first_layers(records), "no vanilla run with the embedding, the first quarter and the last layer")]
     models = [(r.parameters["architecture"], r.parameters["mask_rate"]) for r in records]
     for model in dict.fromkeys(model for model in models if model[0] != "vanilla") or [("self", 0.0)]:
-        own = [r for r, of in zip(records, models, strict=True) if _is_vanilla(r) or of == model]
+        own = [r for r, of in zip(records, models, strict=True) if of[0] == "vanilla" or of == model]
         findings.append((first_block(model[0], own), "no 3ML run beside a vanilla one with the same [MASK]s"))
-    rows = [
-        {
-            "Statement": finding.what,
-            "Each seed": ", ".join(f"{value:.0%}" for value in finding.values) or NOT_RUN,
-            "Error of measurement": f"{finding.error:.1%}" if finding.values else MISSING,
-            "Mean, 95% interval": _interval(finding),
-            "Holds if": finding.range,
-            "Verdict": finding.verdict,
-            "Why not": "; ".join(finding.reasons) if finding.values else missing,
-        }
-        for finding, missing in findings
-    ]
+    rows = []
+    for finding, missing in findings:
+        found, row = finding.interval, {"Statement": finding.what}
+        row |= {"Each seed": NOT_RUN, "Error of measurement": MISSING, "Mean, 95% interval": MISSING}
+        if found:
+            bounds = "" if found.low is None else f" ({found.low:.0%} to {found.high:.0%})"
+            row["Each seed"] = ", ".join(f"{value:.0%}" for value in finding.values)
+            row |= {"Error of measurement": f"{finding.error:.1%}", "Mean, 95% interval": f"{found.mean:.0%}{bounds}"}
+        row |= {"Holds if": finding.range, "Verdict": finding.verdict}
+        rows.append({**row, "Why not": "; ".join(finding.reasons) if found else missing})
     return Table(
         rows,
         "The paper's statements, and what these models say, judged as its claims are; of several runs of a seed the "
         "latest counts",
     )
-
-
-def _interval(finding: Finding) -> str:
-    found = finding.interval
-    if found is None:
-        return MISSING
-    if found.low is None or found.high is None:
-        return f"{found.mean:.0%}"
-    return f"{found.mean:.0%} ({found.low:.0%} to {found.high:.0%})"

@@ -17,23 +17,23 @@ from threeml_core.statistics.intervals import mean_interval
 from threeml_core.study.results import Result, averages
 
 
-def figure_5(outcomes: Sequence[Result]) -> Figure:
+def figure_5(results: Sequence[Result]) -> Figure:
     """Score against speed-up, over the vanilla model at 15% and at the same rate; the paper's speed-ups in grey."""
-    found = [(outcome, list(averages(outcome.ablation).values())) for outcome in cells.shown_in("Figure 5", outcomes)]
+    found = [(result, list(averages(result.ablation).values())) for result in cells.shown_in("Figure 5", results)]
     said = sorted({v.value for v in reported_values() if v.metric == "speedup_said"})
     with drawing(2) as (figure, axes):
         for axis, baseline in zip(axes, cells.SPEEDUPS, strict=True):
             shown: list[float] = []
             for architecture, entry in ARCHITECTURES.items():
                 points: list[tuple[float, list[float]]] = []
-                for outcome, values in found:
-                    ups = cells.speedup(outcome, baseline)
-                    if outcome.run.config.architecture == architecture and values and ups:
+                for result, values in found:
+                    ups = cells.speedup(result, baseline)
+                    if result.run.config.architecture == architecture and values and ups:
                         points.append((ups[0], values))
-                        label_rate(axis, outcome, ups[0], mean_interval(values).mean)
+                        label_rate(axis, result, ups[0], mean_interval(values).mean)
+                        shown += values
                 if points:
                     draw_means(axis, points, architecture, entry.label)
-                    shown += [value for _, values in points for value in values]
             if not shown:
                 note_not_run(axis)
             show_ten_points(axis, shown)
@@ -52,19 +52,16 @@ def figure_5(outcomes: Sequence[Result]) -> Figure:
     )
 
 
-def figure_5_values(outcomes: Sequence[Result], config: StudyConfig) -> Table:
-    """Figure 5 in numbers.
-
-    Clocks of runs on a machine's different days are not compared: page 08 does it in turns.
-    """
-    shown = cells.shown_in("Figure 5", outcomes)
+def figure_5_values(results: Sequence[Result], config: StudyConfig) -> Table:
+    """Figure 5 in numbers; clocks of a machine's different days are not compared: page 08 does it in turns."""
+    shown = cells.shown_in("Figure 5", results)
     optima = {v.setting: v.value for v in reported_values() if v.artefact == "Figure 5"}
     rows = []
-    for outcome in shown:
-        c = outcome.run.config
-        row = {"Model": outcome.run.model, "Average": cells.average(outcome.ablation)}
+    for result in shown:
+        c = result.run.config
+        row = {"Model": result.run.model, "Average": cells.average(result.ablation)}
         for name in cells.SPEEDUPS:
-            row[f"Speed-up in FLOPs, {name}"] = cells.measured(cells.speedup(outcome, name), 2)
+            row[f"Speed-up in FLOPs, {name}"] = cells.measured(cells.speedup(result, name), 2)
         best = math.isclose(optima.get(c.architecture, math.nan), 100 * c.mask_rate)
         rows.append({**row, "Paper": "its best rate" if best else ""})
     return Table(

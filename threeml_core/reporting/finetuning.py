@@ -25,13 +25,12 @@ def finetune_plan(config: StudyConfig) -> Table:
     asked = select_tasks(config)
     titles = {task.name: task.title for task in tasks_of_source(config.glue).values()}
     for task in planned_tasks(config):
-        size = "finetune_large_" if task.large else "finetune_"
-        runs = len(runs_of(task, config))
+        runs, start = len(runs_of(task, config)), start_of(task, config)
         total += runs
-        start = start_of(task, config)
         row = {"Task": task.title + ("" if task in asked else " (only as a start)")}
         for name in ("learning_rates", "batch_sizes", "epochs"):
-            row[name.replace("_", " ").capitalize()] = getattr(config, size + name).replace(",", ", ")
+            grid = getattr(config, f"finetune_{'large_' if task.large else ''}{name}")
+            row[name.replace("_", " ").capitalize()] = grid.replace(",", ", ")
         row["Starts from"] = "the encoder" if start is None else f"the best {titles[start]} model of the seed"
         rows.append({**row, "Runs": f"{runs}"})
     trials = "the whole grid" if config.num_trials is None else f"{config.num_trials} points of the grid"
@@ -39,30 +38,28 @@ def finetune_plan(config: StudyConfig) -> Table:
     return Table(rows, f"Plan: {trials}, seeds per task: {config.num_seeds}")
 
 
-def _cells(result: TaskResult) -> str:
+def _cell(result: TaskResult) -> str:
     if result.score is None:
         return "failed"
-    marks = ["subset"] if result.is_subset else []
-    if len(result.best) < result.seeds:
-        marks.append(f"{len(result.best)} of {result.seeds} seeds")
-    if result.undefined:
-        marks.append("undefined, counted as 0")
+    marks = {
+        "subset": result.is_subset,
+        f"{len(result.best)} of {result.seeds} seeds": len(result.best) < result.seeds,
+        "undefined, counted as 0": result.undefined,
+    }
     text = "/".join(percent(result.metrics[key]) for key in result.task.metric_keys)
-    return f"{text} ({', '.join(marks)})" if marks else text
+    said = ", ".join(mark for mark, holds in marks.items() if holds)
+    return f"{text} ({said})" if said else text
 
 
 def glue_table(studies: Sequence[GlueStudy]) -> Table:
     """Our row of Table 3 for each study, and beneath it the paper's rows for the same architecture.
 
-    Cells are medians over seeds of the best of the grid, times 100, in the paper's order of metrics. A task whose
-    examples are not the full official ones is marked as a subset, and so is an average that holds one; seeds without
-    a result are counted in the cell.
+    Cells are medians over seeds of the best of the grid, times 100; subsets and seeds without a result are marked.
     """
     tasks = [result.task for result in studies[0].results]
     rows = []
     for study in studies:
-        row = {"Model": study.name}
-        row |= {task_heading(result.task): _cells(result) for result in study.results}
+        row = {"Model": study.name, **{task_heading(result.task): _cell(result) for result in study.results}}
         complete = len(tasks) > 1 and study.average is not None
         subset = " (subset)" if any(result.is_subset for result in study.results) else ""
         rows.append({**row, "Average": f"{percent(study.average)}{subset}" if complete else MISSING})
@@ -82,14 +79,12 @@ def protocol_table(study: GlueStudy) -> Table:
     rows = []
     for result in study.all_results:
         scores = result.seed_scores
-        interval = MISSING
+        row = {"Task": result.title, "Score": percent(result.score), "95% interval": MISSING}
         if result.low is not None and result.high is not None:
             few = " (examples alone)" if len(scores) < FEWEST_SEEDS else ""
             kind = " (seeds resampled)" if result.is_older else few
-            interval = f"{100 * result.low:.1f} to {100 * result.high:.1f}{kind}"
-        row = {"Task": result.title, "Score": percent(result.score), "95% interval": interval}
-        row["Seeds"] = f"{len(scores)} of {result.seeds}"
-        row["Spread over seeds"] = _range(scores) if scores else MISSING
+            row["95% interval"] = f"{_range((result.low, result.high))}{kind}"
+        row |= {"Seeds": f"{len(scores)} of {result.seeds}", "Spread over seeds": _range(scores) if scores else MISSING}
         row |= {"Constant answer": percent(result.chance), "Bag of words": percent(result.baseline.metrics["score"])}
         row |= {"Verdict": _verdict(result), "Runs": f"{len(result.records)}"}
         rows.append({**row, "Failed": f"{len(result.failed)}", "Collapsed": f"{len(result.collapsed)}"})
@@ -118,27 +113,24 @@ def example_table(study: GlueStudy) -> Table:
         data = result.records[0].data
         for split, about in data["splits"].items():
             row = {"Task": result.task.title, "Split": split.replace("_", " "), "Source": about["source"]}
-            row["Examples"] = f"{about['examples']:,}"
-            row["Official"] = "subset" if about["is_subset"] else "all" if result.task.official_sizes else MISSING
+            official = "subset" if about["is_subset"] else "all" if result.task.official_sizes else MISSING
+            row |= {"Examples": f"{about['examples']:,}", "Official": official}
             row["Rows left out"] = f"{about['skipped_rows']}"
-            row["At max_length"] = f"{data['share_at_max_length']:.1%}" if split == "train" else ""
-            rows.append(row)
+            rows.append({**row, "At max_length": f"{data['share_at_max_length']:.1%}" if split == "train" else ""})
     return Table(rows, "Examples")
 
 
 def ablation_table(study: GlueStudy) -> Table:
     """The columns of the paper's ablations: accuracies, MNLI weighted by the sizes of its two sets.
 
-    Source: section 3.1 and Table 2. The runs are those of the protocol: QQP's are best by the mean of F1 and accuracy.
-    Tasks that were not run show as not run.
+    The runs are those of the protocol: QQP's are best by the mean of F1 and accuracy. Source: section 3.1 and Table 2.
     """
     results = {result.task.name: result for result in study.results}
+    row = {"Model": study.name}
     if not results.keys() & set(ABLATION_TASKS):
-        row = {"Model": study.name, "Ablation mode": "not run: it needs MNLI, QNLI and QQP"}
-        return Table([row], "Ablation mode")
+        return Table([{**row, "Ablation mode": "not run: it needs MNLI, QNLI and QQP"}], "Ablation mode")
     tasks = tuple(GLUE_TASKS[name] for name in ABLATION_TASKS)
     found = Downstream(tasks, {name: result.records for name, result in results.items()}, accuracies=True)
-    row = {"Model": study.name}
     for task in tasks:
         score, result = found.score(task), results.get(task.name)
         if result is None or score is None:
@@ -167,8 +159,7 @@ def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy], runs_dir
             if found.p_value is None:
                 seeds = min(len(result.best), len(other.best)) if other else 0
                 few = "one seed" if seeds == 1 else f"{seeds} seeds"
-                why = few if seeds < FEWEST_SEEDS else "resampled seeds"
-                row |= {"p": MISSING, "Better": f"{why}: no p-value"}
+                row |= {"p": MISSING, "Better": f"{few if seeds < FEWEST_SEEDS else 'resampled seeds'}: no p-value"}
             else:
                 better = first.name if found.difference > 0 else second.name
                 row |= {"p": f"{found.p_value:.3f}", "Better": better if found.p_value < 0.05 else "undecided"}
@@ -188,8 +179,8 @@ def failed_table(studies: Sequence[GlueStudy]) -> Table:
     for study in studies:
         for record in (record for result in study.all_results for record in (*result.failed, *result.collapsed)):
             row = {"Model": study.name, "Run": record.run_id, **_point(record)}
-            kind = "failed" if record.failure else "collapsed"
-            rows.append({**row, "Result": kind, "Reason": record.failure or "one answer for every example"})
+            row["Result"] = "failed" if record.failure else "collapsed"
+            rows.append({**row, "Reason": record.failure or "one answer for every example"})
     if not rows:
         count = sum(len(study.runs) for study in studies)
         rows = [{"Run": "none", "Result": f"all {count} runs ended, none with one answer for everything"}]
@@ -204,7 +195,7 @@ def runs_table(study: GlueStudy) -> Table:
         best = {record.run_id for record in result.best}
         for record in result.records:
             speed = MISSING if record.failure else f"{record.timing['sequences_per_second']:,.0f}"
-            name = ("→ " if record.run_id in best else "") + record.run_id
+            name = "→ " * (record.run_id in best) + record.run_id
             rows.append({"Run": name, **_point(record), "Score": _score(record), "Sequences/s": speed})
     return Table(rows, f"{study.name}: all {len(study.runs)} runs; → best of its seed", folded=True)
 
@@ -221,10 +212,9 @@ def _point(record: RunRecord) -> dict[str, str]:
 
 def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
     """Score on the validation set after each epoch, of the best run of each seed, a panel for each task."""
-    results = [result for result in study.results if result.best]
+    results, ends = [result for result in study.results if result.best], []
     if not results:
         return _nothing(study)
-    ends = []
     with drawing(len(results), 2.5, per_row=4) as (figure, axes):
         for axis, result in zip(axes, results, strict=True):
             assert result.chance is not None and result.score is not None

@@ -70,26 +70,17 @@ def bias_table(record: RunRecord | None) -> Table:
     """Estimates on synthetic states beside the truth; None: there is no record of them."""
     if record is None:
         return _NO_BIAS
-    rows = [
-        {
-            "Coupling": f"{point.coupling:g}",
-            "States": f"{point.found.states:,}",
-            "Truth (nats)": f"{point.truth:.3f}",
-            "Plug-in": f"{point.found.plug_in[0]:.3f}",
-            "On shuffled tokens": f"{point.found.floor[0]:.3f}",
-            "Corrected": corrected_cell(point.found),
-            "Error": f"{point.found.error:.3f}",
-        }
-        for point in _points(record)
-    ]
+    rows = []
+    for point in _points(record):
+        found, row = point.found, {"Coupling": f"{point.coupling:g}", "States": f"{point.found.states:,}"}
+        row |= {"Truth (nats)": f"{point.truth:.3f}", "Plug-in": f"{found.plug_in[0]:.3f}"}
+        row |= {"On shuffled tokens": f"{found.floor[0]:.3f}", "Corrected": corrected_cell(found)}
+        rows.append({**row, "Error": f"{found.error:.3f}"})
     return Table(rows, f"Estimates on mixtures whose mutual information is known ({record.run_id})")
 
 
 def plot_bias(record: RunRecord | None) -> Figure | Table:
-    """Plug-in, corrected and shuffled estimates against the number of states, a panel for each known truth.
-
-    Without a record of them it is a table that says so.
-    """
+    """The estimates against the number of states, a panel for each known truth; None: a table that says so."""
     if record is None:
         return _NO_BIAS
     points = _points(record)

@@ -9,20 +9,19 @@ from threeml_core.runs.record import RunRecord
 from threeml_core.study.results import Result
 
 
-def study_notes(outcomes: Sequence[Result]) -> str:
+def study_notes(results: Sequence[Result]) -> str:
     """What holds for all models of a page, and in a paragraph of its own the corruption that was executed."""
-    records = [record for outcome in outcomes for record in outcome.ended.values()]
-    return "\n\n".join(filter(None, (first_notes(outcomes), corruption_note(records))))
+    records = [record for result in results for record in result.ended.values()]
+    return "\n\n".join(filter(None, (first_notes(results), corruption_note(records))))
 
 
-def first_notes(outcomes: Sequence[Result]) -> str:
+def first_notes(results: Sequence[Result]) -> str:
     """What holds for all models of a study: seeds, the unigram plateau, kinds of tokens that were never trained on."""
-    return " ".join(filter(None, (say(outcomes) for say in (_seeds_note, _plateau_note, _lacking_note))))
+    return " ".join(filter(None, (say(results) for say in (_seeds_note, _plateau_note, _lacking_note))))
 
 
-def _seeds_note(outcomes: Iterable[Result]) -> str:
-    """What the number of pre-training seeds allows to say."""
-    counts = sorted({len(outcome.run.seeds) for outcome in outcomes})
+def _seeds_note(results: Iterable[Result]) -> str:
+    counts = sorted({len(result.run.seeds) for result in results})
     if counts[-1] == 1:
         return (
             "One pre-training seed: no interval is possible, so no difference on this page decides anything "
@@ -34,10 +33,9 @@ def _seeds_note(outcomes: Iterable[Result]) -> str:
     )
 
 
-def _plateau_note(outcomes: Iterable[Result]) -> str:
-    """Which models have learned nothing about masked tokens yet."""
-    known = [outcome for outcome in outcomes if outcome.ended]
-    flat = [outcome for outcome in known if outcome.on_plateau]
+def _plateau_note(results: Iterable[Result]) -> str:
+    known = [result for result in results if result.ended]
+    flat = [result for result in known if result.on_plateau]
     if not known:
         return "Nothing of this page has been run yet."
     if not flat:
@@ -48,12 +46,12 @@ def _plateau_note(outcomes: Iterable[Result]) -> str:
     )
 
 
-def _lacking_note(outcomes: Iterable[Result]) -> str:
+def _lacking_note(results: Iterable[Result]) -> str:
     """Which models were not trained as their split says, so that comparisons with them mean something else; or ""."""
     models: dict[tuple[str, ...], dict[str, None]] = {}
-    for outcome in outcomes:
-        if outcome.lacks:
-            models.setdefault(outcome.lacks, {})[outcome.run.model] = None
+    for result in results:
+        if result.lacks:
+            models.setdefault(result.lacks, {})[result.run.model] = None
     return " ".join(
         f"{', '.join(names)} never saw {' or '.join(kinds)} tokens in training, although the split asks for them: "
         "every difference against them is also one of the split, and decides nothing."
@@ -65,9 +63,8 @@ def corruption_note(records: Iterable[RunRecord]) -> str:
     """What mask rates and splits execute in sequences of this length, where that is not what was asked for; else ""."""
     found, lengths = set(), set()
     for record in records:
-        for evaluation, prefix in ((False, ""), (True, "validation: ")):
-            executed = record.identity.get("eval_corruption" if evaluation else "corruption", {})
-            if statement := executed_statement(record.parameters, executed, evaluation):
+        for evaluation, key, prefix in ((False, "corruption", ""), (True, "eval_corruption", "validation: ")):
+            if statement := executed_statement(record.parameters, record.identity.get(key, {}), evaluation):
                 found.add(f"\n* {prefix}{statement}")
                 lengths.add(record.parameters["sequence_length"])
     if not found:

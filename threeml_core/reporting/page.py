@@ -61,12 +61,8 @@ def slug(text: str) -> str:
 def to_html(source: str) -> str:
     """Markdown to HTML with MathML, ids on headings, and links to notebooks and documents made links to pages."""
     text = MarkdownWithMath(renderer=_Renderer()).render(source)
-    text = re.sub(
-        r"<h([1-4])[^>]*>(.*?)</h\1>",
-        lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>',
-        text,
-        flags=re.DOTALL,
-    )
+    heading = r"(?s)<h([1-4])[^>]*>(.*?)</h\1>"
+    text = re.sub(heading, lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', text)
     text = text.replace("<table>", '<table class="study">')
     text = re.sub(r'href="([\w.-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', text)
     return re.sub(r'href="([\w-]+)\.md(#[^"]*)?"', lambda m: f'href="{m[1].lower()}.html{m[2] or ""}"', text)
@@ -77,44 +73,34 @@ class Page:
     """A page of the report."""
 
     href: str
-    source: str
-    """File that it was made of."""
+    source: str  # name of the file that it was made of
     title: str
-    headings: list[tuple[str, str]]
-    """(id, text) of the second-level headings."""
-    summary: str
-    """First paragraph, plain text."""
+    headings: list[tuple[str, str]]  # (id, text) of the second level
+    summary: str  # first paragraph, plain text
     notebook: Any
 
 
-def document_page(path: Path) -> Page:
-    """A document as a page of its own, without its comments."""
-    text = re.sub(r"^<!--.*?-->\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
-    return _page(path, f"{path.stem.lower()}.html", path.name, notebook)
-
-
 def read_page(path: Path) -> Page:
-    """An executed notebook as a page.
+    """An executed notebook, or a document without its comments, as a page.
 
     Raises:
-        StudyError: it ended in an error.
+        StudyError: the notebook ended in an error.
     """
-    return _page(path, f"{path.stem}.html", path.with_suffix(".ipynb").name, nbformat.read(path, 4))
-
-
-def _page(path: Path, href: str, source: str, notebook: Any) -> Page:
+    if path.suffix == ".md":
+        text = re.sub(r"^<!--.*?-->\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        href, notebook = path.stem.lower(), nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
+    else:
+        href, notebook = path.stem, nbformat.read(path, 4)
     markdown = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     headings = re.findall(r"^(#{1,2}) (.+)$", markdown, re.MULTILINE)
     title = next((text for level, text in headings if level == "#"), path.stem)
     if failed := [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"]:
         raise StudyError(f"{path} ended in an error ({failed[0].ename}: {failed[0].evalue}); run it again first")
-    paragraphs = [
-        p.strip() for p in markdown.split("\n\n") if p.strip() and not p.lstrip().startswith(("#", "$", "|", "*"))
-    ]
-    summary = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", paragraphs[0]) if paragraphs else ""
+    paragraphs = filter(None, map(str.strip, markdown.split("\n\n")))
+    first = next((text for text in paragraphs if not text.startswith(("#", "$", "|", "*"))), "")
+    summary = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", first)
     seconds = [(slug(text), re.sub(r"[`*]", "", text)) for level, text in headings if level == "##"]
-    return Page(href, source, title, seconds, " ".join(summary.split()), notebook)
+    return Page(f"{href}.html", path.name, title, seconds, " ".join(summary.split()), notebook)
 
 
 def without_times(path: Path) -> str:

@@ -22,11 +22,9 @@ _SHARED = ("seed", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", 
 
 
 def parameter_table(config: StudyConfig, stage: str = "pretrain") -> Table:
-    """Every parameter that decides the result of a stage: given, of the preset, a default, or derived from another.
+    """Every parameter that decides the result of a stage (`pretrain`, `finetune`, `study`, `information`, `benchmark`).
 
-    Args:
-        config: the parameters.
-        stage: `pretrain`, `finetune`, `study`, `information` or `benchmark`.
+    Beside it stands where its value is from: given, the preset, a default, or derived from another.
     """
     pretraining = tuple(identity_parameters(config))
     names = {
@@ -60,10 +58,8 @@ then says "Passed unknown parameter" and passes it. A misspelt name is refused.
 def parameters_table(section: type) -> Table:
     """The parameters of a section with type, default, allowed values, stages and meaning."""
     code = ("Name", "Type", "Default")
-    return Table(
-        [{k: f"`{v}`" if k in code else v.replace("<", "&lt;") for k, v in row.items()} for row in describe(section)],
-        "",
-    )
+    rows = [{k: f"`{v}`" if k in code else v.replace("<", "&lt;") for k, v in of.items()} for of in describe(section)]
+    return Table(rows, "")
 
 
 def parameters_page() -> str:

@@ -48,18 +48,17 @@ def noise_statement(records: Sequence[RunRecord]) -> str:
     if not good:
         return f"{where}: no speed is given ({speeds.why_no_speed(records[0])}); run it on an idle machine."
     rounds = len(records[0].metrics["turns"][speeds.BASELINE]["seconds"])
-    if len(records) == 1:
-        against = f"in the same {rounds} rounds, is {speeds.text_of(floors[0], 3)} times as fast"
-        return (
-            f"{where}; vanilla-15% against itself, {against}: smaller differences are noise. One session: its interval "
-            "says nothing of another hour or another process."
-        )
-    left_out = "" if len(good) == len(records) else f", {len(records) - len(good)} of them left out"
-    return f"{where} in {len(records)} sessions of {rounds} rounds{left_out}, each a process of its own."
+    if len(records) > 1:
+        left_out = "" if len(good) == len(records) else f", {len(records) - len(good)} of them left out"
+        return f"{where} in {len(records)} sessions of {rounds} rounds{left_out}, each a process of its own."
+    return (
+        f"{where}; vanilla-15% against itself, in the same {rounds} rounds, is {speeds.text_of(floors[0], 3)} times "
+        "as fast: smaller differences are noise. One session: its interval says nothing of another hour or another "
+        "process."
+    )
 
 
 def _basis(records: Sequence[RunRecord]) -> str:
-    """What intervals are over."""
     if sum(not speeds.why_no_speed(record) for record in records) > 1:
         return "means over sessions with 95% intervals by Student's t; a session's value is the median of its rounds"
     return "medians over the rounds of one session, with 95% bootstrap intervals"
@@ -70,9 +69,8 @@ def session_table(records: Sequence[RunRecord]) -> Table:
 
     The last row is over sessions: what verdicts are taken from, if there are enough.
     """
-    kinds = {name: name.split("-")[0] for name in records[0].metrics["arms"]}
-    ours = [name for name, kind in kinds.items() if kind in ARCHITECTURES and kind != "vanilla"]
-    labels = {name: records[0].metrics["arms"][name]["label"] for name in ours}
+    ours = ARCHITECTURES.keys() - {"vanilla"}
+    labels = {name: of["label"] for name, of in records[0].metrics["arms"].items() if name.split("-")[0] in ours}
     rows = []
     for record in records:
         floor, why, metrics = speeds.noise(record), speeds.why_no_speed(record), record.metrics
@@ -107,8 +105,8 @@ def speed_comparison(records: Sequence[RunRecord]) -> Table:
     for of in speeds.speeds(records):
         row = {"Model": of.label, "ms per step": f"{1000 * of.step.value:.1f}"}
         row |= {"tokens/s": f"{of.tokens_per_second:,.0f}", "Over vanilla-15%": speeds.text_of(of.over_vanilla)}
-        row["By FLOPs"] = f"{of.over_vanilla.value / of.realised.value:.2f}"
-        row["Realised"] = speeds.text_of(of.realised)
+        by_flops = of.over_vanilla.value / of.realised.value
+        row |= {"By FLOPs": f"{by_flops:.2f}", "Realised": speeds.text_of(of.realised)}
         rows.append({**row, "Over Hugging Face": MISSING if of.over_hf is None else speeds.text_of(of.over_hf)})
     parameters = records[0].parameters
     size = f"a step has {parameters['batch_size']} sequences of {parameters['sequence_length']} tokens"
@@ -197,14 +195,10 @@ def breakdown_table(record: RunRecord) -> Table:
     """The same as numbers."""
     if "breakdown" not in record.metrics:
         return _not_measured("Where the time goes")
-    rows = [
-        {
-            "Model": record.metrics["arms"][name]["label"],
-            **{kind: f"{1000 * seconds:.1f}" for kind, seconds in parts.items()},
-            "sum": f"{1000 * sum(parts.values()):.1f}",
-        }
-        for name, parts in record.metrics["breakdown"].items()
-    ]
+    rows = []
+    for name, parts in record.metrics["breakdown"].items():
+        times = {kind: f"{1000 * seconds:.1f}" for kind, seconds in {**parts, "sum": sum(parts.values())}.items()}
+        rows.append({"Model": record.metrics["arms"][name]["label"], **times})
     caption = "Where the time goes: ms per step, under torch's profiler, which slows small operations down."
     return Table(rows, caption + _doubt(record))
 
@@ -214,12 +208,12 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
     if "scaling" not in record.metrics:
         return _not_measured("Scaling")
     points = record.metrics["scaling"]
-    axes = [axis for axis in _AXES if any(p["axis"] == axis for p in points)]
+    axes = [axis for axis in _AXES if axis in {p["axis"] for p in points}]
     with drawing(len(axes), 2.5, per_row=3) as (figure, panels):
         for panel, axis in zip(panels, axes, strict=True):
+            here = [p for p in points if p["axis"] == axis]
             for architecture in ARCHITECTURES:
-                look = look_of(architecture)
-                some = [p for p in points if p["axis"] == axis and p["architecture"] == architecture]
+                look, some = look_of(architecture), [p for p in here if p["architecture"] == architecture]
                 x = [p["value"] for p in some]
                 panel.plot(x, [p["flops"] / p["base_flops"] for p in some], **{**look, "marker": ""})
                 panel.plot(x, [p["relative"] for p in some], markersize=5, **{**look, "linestyle": ""})
@@ -227,7 +221,7 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
             if axis != "mask_rate":
                 panel.set_xscale("log", base=2)
                 panel.set_yscale("log", base=2)
-                ticks = sorted({p["value"] for p in points if p["axis"] == axis})
+                ticks = sorted({p["value"] for p in here})
                 panel.set_xticks(ticks, [f"{t:g}" for t in ticks])
                 panel.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.2g"))
                 panel.minorticks_off()
@@ -250,12 +244,10 @@ def _doubt(record: RunRecord) -> str:
 def _step_cost_statement(record: RunRecord) -> str:
     """How far the clock and Appendix C agree: the exponent of time over FLOPs, and the largest difference."""
     points = record.metrics["scaling"]
-    by_flops = np.array([p["flops"] / p["base_flops"] for p in points])
-    by_clock = np.array([p["relative"] for p in points])
+    by_flops, by_clock = [p["flops"] / p["base_flops"] for p in points], [p["relative"] for p in points]
     # no BLAS: its last digits are the machine's
-    logs = [[math.log(value) for value in values] for values in (by_flops.tolist(), by_clock.tolist())]
-    exponent = statistics.linear_regression(*logs).slope
-    ratio = by_clock / by_flops
+    exponent = statistics.linear_regression([*map(math.log, by_flops)], [*map(math.log, by_clock)]).slope
+    ratio = np.array(by_clock) / np.array(by_flops)
     worst = points[int(np.argmax(np.abs(np.log(ratio))))]
     return (
         f"Over all {len(points)} points time grows as FLOPs^{exponent:.2f}; in the middle clock and FLOPs differ by "

@@ -82,20 +82,14 @@ def speed_table(record: RunRecord) -> Table:
 
 def comparable(record: RunRecord, others: Iterable[RunRecord]) -> list[RunRecord]:
     """Runs that differ from this one in model, corruption and seed only, validated on the same corruption."""
-
-    def same(other: RunRecord) -> bool:
-        if other.failure:
-            return False
+    found, order = [], list(ARCHITECTURES)
+    for other in others:
         # the vanilla model has no decoder parameters: what both have must be equal
         shared = (record.identity.keys() & other.identity.keys()) - _MAY_DIFFER
-        equal = all(record.identity[key] == other.identity[key] for key in shared)
-        return equal and record.metrics["eval_corruption"] == other.metrics["eval_corruption"]
-
-    order = list(ARCHITECTURES)
-    return sorted(
-        filter(same, others),
-        key=lambda r: (order.index(r.parameters["architecture"]), r.parameters["mask_rate"], r.run_id),
-    )
+        is_equal = not other.failure and all(record.identity[key] == other.identity[key] for key in shared)
+        if is_equal and record.metrics["eval_corruption"] == other.metrics["eval_corruption"]:
+            found.append(other)
+    return sorted(found, key=lambda r: (order.index(r.parameters["architecture"]), r.parameters["mask_rate"], r.run_id))
 
 
 def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
@@ -103,10 +97,9 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
     rows = []
     for r in comparable(record, others):
         p, m = r.parameters, r.metrics
-        row = {"Run": ("→ " if r.run_id == record.run_id else "") + r.run_id}
-        label = ARCHITECTURES[p["architecture"]].label
-        row |= {"Model": label, "Mask rate": f"{p['mask_rate']:g}", "Split": p["mask_split"]}
-        row |= {"Seed": f"{p['seed']}", "Perplexity, masked": f"{m['eval_perplexity_masked']:.1f}"}
+        row = {"Run": "→ " * (r.run_id == record.run_id) + r.run_id, "Model": ARCHITECTURES[p["architecture"]].label}
+        row |= {"Mask rate": f"{p['mask_rate']:g}", "Split": p["mask_split"], "Seed": f"{p['seed']}"}
+        row["Perplexity, masked"] = f"{m['eval_perplexity_masked']:.1f}"
         row["Perplexity, all corrupted"] = f"{m['eval_perplexity']:.1f}"
         flops = f"{r.flops['speedup_over_vanilla_15']:.2f}×" if r.flops else "not counted"
         rows.append({**row, "Speed-up in FLOPs": flops})
@@ -114,10 +107,7 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
 
 
 def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str) -> Figure:
-    """Training loss, and validation perplexity at masked positions with the unigram's, of comparable runs.
-
-    Of more than `MOST_CURVES` this run and the newest others are drawn.
-    """
+    """Training loss, and perplexity at [MASK]s with the unigram's, of this run and the newest comparable others."""
     comparable = runs = list(others)
     if len(comparable) > MOST_CURVES:
         newest = sorted(comparable, key=lambda run: run.environment["finished"])[1 - MOST_CURVES :]

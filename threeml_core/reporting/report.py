@@ -20,9 +20,7 @@ from threeml_core.foundation.files import atomic_folder, project_path
 from threeml_core.reporting.claims import claim_table, key_figure
 from threeml_core.reporting.execute import execute_notebooks
 from threeml_core.reporting.notes import first_notes
-from threeml_core.reporting.page import document_page, read_page, tidy, to_html, without_times
-from threeml_core.reporting.style import Figure
-from threeml_core.reporting.table import Table
+from threeml_core.reporting.page import read_page, tidy, to_html, without_times
 from threeml_core.runs.archive import CURVES, RESULTS, from_records, shown_records, write_archive
 from threeml_core.runs.record import STAGES, RunRecord, describe_environment, load_records
 from threeml_core.study.claims import claims
@@ -35,18 +33,9 @@ NOTICE = "NOTICE.md"
 
 
 class _Exporter(HTMLExporter):
-    """nbconvert with this package's template."""
-
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
-        """See `to_html`."""
         return to_html(source)
-
-
-def _code_styles() -> str:
-    light = HtmlFormatter(style="default").get_style_defs(".highlight")
-    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
-    return re.sub(r" */\*.*?\*/", "", f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n")
 
 
 def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
@@ -67,27 +56,21 @@ def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
 def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
     """What the first page says before anything else: the claims with their verdicts, and the key figure."""
     stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
-    outcomes = find(config, None, [*stages["pretrain"], *stages["finetune"]])
-    shown = [
-        html.escape(first_notes(outcomes).replace("`", "")),
+    results = find(config, None, [*stages["pretrain"], *stages["finetune"]])
+    table = claim_table(claims(config, results, stages["mutual_information"], stages["benchmark"]))
+    return (
+        f'<section class="text"><p>{html.escape(first_notes(results).replace("`", ""))} '
         "The rule of the verdicts, which no result can change: "
-        '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.',
-    ]
-    parts: list[Table | Figure] = [
-        claim_table(claims(config, outcomes, stages["mutual_information"], stages["benchmark"])),
-        key_figure(outcomes, config),
-    ]
-    text = f'<section class="text"><p>{" ".join(shown)}</p></section>'
-    return text + "".join(f'<div class="output">{part._repr_html_()}</div>' for part in parts)
+        '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.</p></section>'
+        f'<div class="output">{table._repr_html_()}</div>'
+        f'<div class="output">{key_figure(results, config)._repr_html_()}</div>'
+    )
 
 
 def make_report(config: StudyConfig) -> tuple[Path, list[str]]:
-    """Execute the notebooks that are out of date and write the pages into `report_dir`.
+    """Execute the notebooks that are out of date and write the pages: the first page, and a line for each that failed.
 
     The report's documents, and with `report_from: records` its records, are those committed in `reports/<preset>`.
-
-    Returns:
-        The first page, and a line for each notebook that failed.
 
     Raises:
         StudyError: see `execute_notebooks` and `build_report`.
@@ -105,8 +88,7 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: 
 
     Args:
         notebooks: folder of executed notebooks; their names order the pages.
-        output: folder of the report; `index.html`, one page per notebook, the records (`results.jsonl`), their curves
-            (`curves.jsonl`) and the notebooks.
+        output: folder of the report: `index.html`, one page per notebook, the notebooks, the records and their curves.
         config: of the study; its preset is named at the pages' foot.
         committed: folder whose documents (`*.md`) become pages as well, but for `NOTICE.md`, which stands above each
             page, and whose records are shown if `report_from` says so; None: `output`.
@@ -121,20 +103,20 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: 
     files = sorted(notebooks.glob("*.ipynb"))
     if not files:
         raise StudyError(f"no executed notebook in {notebooks}: run `make report`")
-    pages = [read_page(path) for path in files]
-    pages += [document_page(path) for path in documents if path.name != NOTICE]
+    pages = [read_page(path) for path in (*files, *documents) if path.name != NOTICE]
     notice = committed / NOTICE
     shown = "".join(path.read_text(encoding="utf-8") for path in files)
-    records = [record for stage in STAGES for record in load_records(config.runs_dir, stage)]
-    records = shown_records(records, shown)
+    records = shown_records((record for stage in STAGES for record in load_records(config.runs_dir, stage)), shown)
     exporter = _Exporter(template_name="template", extra_template_basedirs=[str(Path(__file__).parent)])
     exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
+    light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
+    styles = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
     shared = {
         "title": TITLE,
         "pages": pages,
         "notice": to_html(notice.read_text(encoding="utf-8")) if notice in documents else "",
         "provenance": _provenance(config.preset, records),
-        "code_styles": _code_styles(),
+        "code_styles": re.sub(r" */\*.*?\*/", "", styles),
     }
     with atomic_folder(output) as folder:
         for page in pages:
@@ -142,10 +124,9 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: 
             (folder / page.href).write_text(tidy(body), encoding="utf-8")
         for source in files:
             (folder / source.name).write_text(without_times(source), encoding="utf-8")
-        index = nbformat.v4.new_notebook()
-        judged = any(page.href == "06_comparison.html" for page in pages)
-        study = {**shared, "here": None, "summary": _summary(config, records) if judged else ""}
-        body, _ = exporter.from_notebook_node(index, {"study": study})
+        is_judged = any(page.href == "06_comparison.html" for page in pages)
+        study = {**shared, "here": None, "summary": _summary(config, records) if is_judged else ""}
+        body, _ = exporter.from_notebook_node(nbformat.v4.new_notebook(), {"study": study})
         (folder / "index.html").write_text(tidy(body), encoding="utf-8")
         if config.report_from == "records":
             for name in (RESULTS, CURVES):

@@ -5,55 +5,50 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from threeml_core.config import StudyConfig
-from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
-from threeml_core.reporting.drawing import draw_intervals, finish_panels, perplexities
+from threeml_core.reporting.drawing import draw_intervals, finish_panels
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.study.results import Result
 
 
-def scaling_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+def scaling_table(results: Sequence[Result], config: StudyConfig) -> Table:
     """Each model against vanilla-40% of its size, on the same text."""
     rows, shown = [], []
-    for (layers, width), models in _by_size(outcomes).items():
-        key = ("vanilla", 0.4)
-        vanilla = next((o for o in models if (o.run.config.architecture, o.run.config.mask_rate) == key), None)
-        for outcome in models:
+    for (layers, width), models in _by_size(results).items():
+        vanilla = next((result for result in models if result.run.model == "vanilla-40%"), None)
+        for result in models:
             loss = average = MISSING
-            if vanilla is not None and outcome is not vanilla:
-                loss = cells.loss_difference(outcome, vanilla)
-                average = cells.average_difference(outcome.comparison, vanilla.comparison)
-            row = {
-                "Encoder": f"{layers} × {width}",
-                "Model": outcome.run.model,
-                "Parameters": cells.parameters(outcome),
-            }
-            row |= {"Perplexity, masked": cells.perplexity(outcome), "Average": cells.average(outcome.comparison)}
+            if vanilla is not None and result is not vanilla:
+                loss = cells.loss_difference(result, vanilla)
+                average = cells.average_difference(result.comparison, vanilla.comparison)
+            row = {"Encoder": f"{layers} × {width}", "Model": result.run.model}
+            row |= {"Parameters": cells.parameters(result), "Perplexity, masked": cells.perplexity(result)}
+            row["Average"] = cells.average(result.comparison)
             row["Loss over all corrupted, against vanilla-40% (nats)"] = loss
             rows.append({**row, "Average against vanilla-40% (points)": average})
-            shown.append(outcome)
+            shown.append(result)
     if not rows:
         return Table([{"Encoder": "one size: set study_sizes"}], "Scaling")
     commands = commands_of(shown, config, "Scaling", "hidden_size")
     return Table(rows, "Scaling: the models of Table 3 at several sizes, same text and steps", commands=commands)
 
 
-def plot_scaling(outcomes: Sequence[Result]) -> Figure:
+def plot_scaling(results: Sequence[Result]) -> Figure:
     """Masked perplexity and average score of each model against the size of the encoder."""
-    by_size = _by_size(outcomes)
-    lines: dict[tuple[str, float], list[Result]] = {}
-    for outcome in sum(by_size.values(), []):
-        lines.setdefault((outcome.run.config.architecture, outcome.run.config.mask_rate), []).append(outcome)
+    by_size = _by_size(results)
+    lines: dict[str, list[Result]] = {}
+    for result in sum(by_size.values(), []):
+        lines.setdefault(result.run.model, []).append(result)
     ends = []
     with drawing(2) as (figure, axes):
-        for (architecture, rate), models in lines.items():
-            label = f"{ARCHITECTURES[architecture].label}-{rate:.0%}"
-            look = {**look_of(architecture), "markersize": 5, "alpha": 1 if rate == 0.4 else 0.6}
+        for label, models in lines.items():
+            c = models[0].run.config
+            look = {**look_of(c.architecture), "markersize": 5, "alpha": 1 if c.mask_rate == 0.4 else 0.6}
             points = [(next(iter(o.ended.values())).data["parameters"] / 1e6, o) for o in models if o.ended]
             draw_intervals(axes, points, label=label, **look)
-            ends.append(f"{label}: {', '.join(cells.measured_perplexity(perplexities(o)) for o in models)}")
+            ends.append(f"{label}: {', '.join(map(cells.perplexity, models))}")
         finish_panels(figure, axes, sum(by_size.values(), []), "parameters in pre-training (M)")
     sizes = ", ".join(f"{layers} × {width}" for layers, width in by_size) or NOT_RUN
     return Figure(
@@ -64,10 +59,10 @@ def plot_scaling(outcomes: Sequence[Result]) -> Figure:
     )
 
 
-def _by_size(outcomes: Iterable[Result]) -> dict[tuple[int, int], list[Result]]:
+def _by_size(results: Iterable[Result]) -> dict[tuple[int, int], list[Result]]:
     """(layers, width) of the encoder -> its models, the smallest encoder first."""
     found: dict[tuple[int, int], list[Result]] = {}
-    for outcome in cells.shown_in("Scaling", outcomes):
-        c = outcome.run.config
-        found.setdefault((c.num_hidden_layers, c.hidden_size), []).append(outcome)
+    for result in cells.shown_in("Scaling", results):
+        c = result.run.config
+        found.setdefault((c.num_hidden_layers, c.hidden_size), []).append(result)
     return dict(sorted(found.items(), key=lambda item: item[0][0] * item[0][1] ** 2))

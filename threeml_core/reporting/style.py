@@ -49,17 +49,11 @@ _RC: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "3ml",
     "font.size": 11,
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
 }
 
 
 class Figure:
-    """A figure as inline SVG with a description for those who do not see it.
-
-    Args:
-        figure: drawn by matplotlib; it is closed.
-        alt: what it shows, in a sentence or two.
-    """
+    """A figure of matplotlib, which is closed, as inline SVG with a description for those who do not see it."""
 
     def __init__(self, figure: MatplotlibFigure, alt: str) -> None:
         self.alt = alt
@@ -67,9 +61,8 @@ class Figure:
         with matplotlib.rc_context(_RC):
             figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
         plt.close(figure)
-        svg = buffer.getvalue()
-        svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+        _, tag, svg = buffer.getvalue().replace(INK, "currentColor").partition("<svg")
+        svg = re.sub(r"<metadata>.*?</metadata>", "", tag + svg, flags=re.DOTALL)
         # names inside an SVG are global to the page: make them this figure's own
         prefix = f"f{zlib.crc32(alt.encode()):08x}-"
         svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r'(\bid="|url\(#|href="#)', rf"\1{prefix}", tag[0]), svg)
@@ -85,13 +78,7 @@ class Figure:
 
 @contextmanager
 def drawing(panels: int = 1, height: float = 3.4, per_row: int = 8) -> Iterator[tuple[MatplotlibFigure, list[Any]]]:
-    """A figure as wide as the page and its panels, to be drawn in the report's style.
-
-    Args:
-        panels: how many.
-        height: of a row of panels; inches.
-        per_row: at most so many panels side by side.
-    """
+    """A figure as wide as the page and its panels, to be drawn in the report's style; rows of `height` inches."""
     columns, rows = min(panels, per_row), -(-panels // per_row)
     with matplotlib.rc_context(_RC):
         figure, axes = plt.subplots(rows, columns, figsize=(7.4, height * rows), squeeze=False, layout="constrained")

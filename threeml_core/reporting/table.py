@@ -14,7 +14,7 @@ NOT_RUN = "not run"
 
 
 class Table:
-    """Rows of formatted text with a caption. Cells that look like numbers are set flush right.
+    """Rows of formatted text, by column, with a caption. Cells that look like numbers are set flush right.
 
     Args:
         rows: column -> text, for each row.
@@ -30,11 +30,9 @@ class Table:
         folded: bool = False,
         commands: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self.folded = folded
-        self.commands = tuple(commands)
+        self.caption, self.folded, self.commands = caption, folded, tuple(commands)
         self.columns = list(dict.fromkeys(name for row in rows for name in row))
         self.rows = [[row.get(name, "") for name in self.columns] for row in rows]
-        self.caption = caption
 
     @classmethod
     def of(cls, values: Mapping[str, str], caption: str) -> Table:

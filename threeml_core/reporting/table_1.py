@@ -13,22 +13,22 @@ from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.study.results import Result
 
 
-def table_1(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+def table_1(results: Sequence[Result], config: StudyConfig) -> Table:
     """Perplexity over all corrupted tokens and by kind, and beneath each row of ours the paper's."""
     reported = reported_in("Table 1")
-    shown = cells.shown_in("Table 1", outcomes)
+    shown = cells.shown_in("Table 1", results)
     vanilla = next((o for o in shown if o.run.config.architecture == "vanilla"), None)
     rows = []
-    for outcome in shown:
-        c = outcome.run.config
-        row = {"Model": outcome.run.model}
-        row["All corrupted"] = cells.measured_perplexity(outcome.metric("eval_perplexity").values())
+    for result in shown:
+        c = result.run.config
+        row = {"Model": result.run.model, "All corrupted": cells.perplexity(result, "eval_perplexity")}
         for kind in KINDS:
-            known = outcome.metric(f"eval_perplexity_{kind}") or not outcome.ended
-            row[kind.capitalize()] = cells.perplexity(outcome, kind) if known else MISSING
-        row["Unigram, masked"] = cells.measured_perplexity([*outcome.metric("unigram_perplexity_masked").values()][:1])
-        against = cells.loss_difference(outcome, vanilla) if vanilla else NOT_RUN
-        row["Loss over all corrupted, against vanilla (nats)"] = MISSING if outcome is vanilla else against
+            metric = f"eval_perplexity_{kind}"
+            is_known = result.metric(metric) or not result.ended
+            row[kind.capitalize()] = cells.perplexity(result, metric) if is_known else MISSING
+        row["Unigram, masked"] = cells.measured_perplexity([*result.metric("unigram_perplexity_masked").values()][:1])
+        against = cells.loss_difference(result, vanilla) if vanilla else NOT_RUN
+        row["Loss over all corrupted, against vanilla (nats)"] = MISSING if result is vanilla else against
         rows.append(row)
         if value := reported.get((f"{c.architecture} {c.mask_rate:g}", "perplexity")):
             rows.append({"Model": f"{cells.PAPER}: {value.model}", "All corrupted": value.reported})

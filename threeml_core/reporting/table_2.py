@@ -18,34 +18,30 @@ from threeml_core.study.ledger import EXPERIMENTS, chosen_experiments
 from threeml_core.study.results import Result
 
 
-def table_2(experiment: Experiment | str, outcomes: Sequence[Result], config: StudyConfig) -> Table:
+def table_2(experiment: Experiment | str, results: Sequence[Result], config: StudyConfig) -> Table:
     """Our row for each value and model, and beneath it the paper's where it has that value.
 
-    Two perplexities stand beside the scores of Table 2c: of the corruption that every model is validated on, and over
-    the kinds as in the run's own split, which is what the paper's column must be.
-
-    Args:
-        experiment: `Table 2a`, `Table 2b` or `Table 2c`, or an ablation of your own that varies one parameter.
-        outcomes: what the study's runs gave.
-        config: the study's parameters.
+    `experiment` is `Table 2a`, `Table 2b` or `Table 2c`, or an ablation of your own that varies one parameter. Of the
+    two perplexities of Table 2c one is of the corruption that every model is validated on, the other over the kinds as
+    in the run's own split, which is what the paper's column must be.
     """
     (experiment,) = chosen_experiments([experiment])
     name, (key,) = experiment.name, experiment.vary
     title, reported = experiment.heading or key, reported_in(name)
     tasks = select_tasks(ablation_config(config))
-    shown = cells.shown_in(name, outcomes)
+    shown = cells.shown_in(name, results)
     defaults = {o.run.config.architecture: o for o in shown if getattr(o.run.config, key) == getattr(config, key)}
     rows = []
-    for outcome in shown:
-        c, default = outcome.run.config, defaults.get(outcome.run.config.architecture)
-        row = {"Model": outcome.run.model, title: f"{getattr(c, key)}", **cells.ablation(outcome, tasks)}
-        if outcome is default:
+    for result in shown:
+        c, default = result.run.config, defaults.get(result.run.config.architecture)
+        row = {"Model": result.run.model, title: f"{getattr(c, key)}", **cells.ablation(result, tasks)}
+        if result is default:
             row["Against the default"] = "default"
         elif default is not None:
-            row["Against the default"] = cells.average_difference(outcome.ablation, default.ablation)
+            row["Against the default"] = cells.average_difference(result.ablation, default.ablation)
         for heading, metric in experiment.columns.items():
-            row[heading] = cells.measured_perplexity(outcome.metric(metric).values())
-        rows.append({**row, "Parameters": cells.parameters(outcome)})
+            row[heading] = cells.perplexity(result, metric)
+        rows.append({**row, "Parameters": cells.parameters(result)})
         setting = f"{c.architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
         said = cells.reported_ablation(setting, reported, tasks)
         if value := reported.get((setting, "perplexity")):
@@ -59,14 +55,13 @@ def table_2(experiment: Experiment | str, outcomes: Sequence[Result], config: St
 
 def table_2_reported(name: str) -> Table:
     """All that the paper reports in `Table 2a`, `Table 2b` or `Table 2c`."""
-    experiment = EXPERIMENTS[name]
-    title = experiment.heading
+    experiment, reported = EXPERIMENTS[name], reported_in(name)
     tasks = [GLUE_TASKS[task] for task in ABLATION_TASKS]
-    reported = reported_in(name)
     rows = []
     for setting in dict.fromkeys(where for where, _ in reported):
         architecture, rate, change = setting.split()
-        row = {"Model": f"{ARCHITECTURES[architecture].label}-{float(rate):.0%}", title: change.partition("=")[2]}
+        row = {"Model": f"{ARCHITECTURES[architecture].label}-{float(rate):.0%}"}
+        row[experiment.heading] = change.partition("=")[2]
         row |= cells.reported_ablation(setting, reported, tasks)
         if value := reported.get((setting, "perplexity")):
             row |= {"Perplexity, own split": value.reported, "Note": value.note}
@@ -74,14 +69,14 @@ def table_2_reported(name: str) -> Table:
     return Table(rows, f"{name}: {experiment.title}, as reported", folded=True)
 
 
-def swap_table(outcomes: Sequence[Result]) -> Table:
+def swap_table(results: Sequence[Result]) -> Table:
     """Which of 80-20-0 and 80-0-20 has the higher perplexity? The paper's order for 3ML_self is not 3ML_cross's."""
     reported = reported_in("Table 2c")
     rows = []
     for architecture in ("self", "cross"):
         found = {
             o.run.config.mask_split: o
-            for o in cells.shown_in("Table 2c", outcomes)
+            for o in cells.shown_in("Table 2c", results)
             if o.run.config.architecture == architecture and o.run.config.mask_split in _SWAPPED
         }
         row = {"Model": ARCHITECTURES[architecture].label}
@@ -96,9 +91,7 @@ def swap_table(outcomes: Sequence[Result]) -> Table:
         is_first = said[_SWAPPED[0]].value > said[_SWAPPED[1]].value
         doubt = "on the unigram plateau" if any(o.on_plateau for o in found.values()) else ""
         low, high = (0, math.inf) if is_first else (-math.inf, 0)
-        finding = Finding(
-            f"{ARCHITECTURES[architecture].label}: {' against '.join(_SWAPPED)}", "nats", low, high, values, doubt
-        )
+        finding = Finding(" against ".join(_SWAPPED), "nats", low, high, values, doubt)
         row["Difference (nats)"] = cells.measured(values, 3, sign=True)
         row |= {"The paper's order": f"{_SWAPPED[not is_first]} is higher", "Verdict": finding.verdict}
         rows.append({**row, "Why not": "; ".join(finding.reasons) if values else ""})

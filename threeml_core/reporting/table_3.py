@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,19 +20,19 @@ from threeml_core.statistics.intervals import difference_interval
 from threeml_core.study.results import Result
 
 
-def table_3(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+def table_3(results: Sequence[Result], config: StudyConfig) -> Table:
     """Our row of each model, and beneath it the paper's."""
     tasks = select_tasks(config)
     recipe = config.preset if config.preset == "longer-base" else "efficient-large"
-    shown = cells.shown_in("Table 3", outcomes)
+    shown = cells.shown_in("Table 3", results)
     rows = []
-    for outcome in shown:
-        c = outcome.run.config
+    for result in shown:
+        c = result.run.config
         equal = c.max_steps == study_steps(config)
-        row = {"Model": outcome.run.model + ("" if equal else ", equal FLOPs"), "Parameters": cells.parameters(outcome)}
-        row |= {"Steps": f"{c.max_steps:,}", "Speed-up, FLOPs": cells.measured(cells.speedup(outcome), 2)}
-        row |= {cells.task_heading(task): _task_cell(outcome, task) for task in tasks}
-        rows.append({**row, "Average": cells.marked_average(outcome.comparison)})
+        row = {"Model": result.run.model + ("" if equal else ", equal FLOPs"), "Parameters": cells.parameters(result)}
+        row |= {"Steps": f"{c.max_steps:,}", "Speed-up, FLOPs": cells.measured(cells.speedup(result), 2)}
+        row |= {cells.task_heading(task): _task_cell(result, task) for task in tasks}
+        rows.append({**row, "Average": cells.average(result.comparison, marked=True)})
         setting = f"{c.architecture} {c.mask_rate:g}"
         for model, values in reported_rows(recipe).items():
             where = values["glue_average"].setting
@@ -50,15 +51,11 @@ def table_3(outcomes: Sequence[Result], config: StudyConfig) -> Table:
 
 def table_3_reported(recipe: str) -> Table:
     """All rows of the half of Table 3 that is of one recipe, as the paper reports them."""
-    rows = [
-        {
-            "Model": model,
-            "Speed-up": _reported_speedup(values),
-            **{cells.task_heading(task): reported_cell(values, task) for task in GLUE_TASKS.values()},
-            "Average": values["glue_average"].reported,
-        }
-        for model, values in reported_rows(recipe).items()
-    ]
+    rows = []
+    for model, values in reported_rows(recipe).items():
+        row = {"Model": model, "Speed-up": _reported_speedup(values)}
+        row |= {cells.task_heading(task): reported_cell(values, task) for task in GLUE_TASKS.values()}
+        rows.append({**row, "Average": values["glue_average"].reported})
     return Table(rows, f"Table 3 as reported, {recipe}", folded=True)
 
 
@@ -82,62 +79,47 @@ def _reported_speedup(values: Mapping[str, ReportedValue]) -> str:
     return found.reported if found else MISSING
 
 
-def _task_cell(outcome: Result, task: Task) -> str:
+def _task_cell(result: Result, task: Task) -> str:
     """All metrics of a task, times 100; means over pre-training seeds."""
-    found = [metrics for study in outcome.comparison.values() if (metrics := study.metrics(task))]
-    return (
-        "/".join(cells.measured([m[key] for m in found], scale=100) for key in task.metric_keys) if found else NOT_RUN
-    )
+    found = [metrics for study in result.comparison.values() if (metrics := study.metrics(task))]
+    said = [cells.measured([metrics[key] for metrics in found], scale=100) for key in task.metric_keys if found]
+    return "/".join(said) or NOT_RUN
 
 
-def difference_table(outcomes: Sequence[Result], config: StudyConfig) -> Table:
+def difference_table(results: Sequence[Result], config: StudyConfig) -> Table:
     """Each model against both vanilla models: average and loss."""
-    shown = cells.shown_in("Table 3", outcomes)
-    rows = [
-        {
-            "Model": outcome.run.model,
-            "Budget": f"equal {'steps' if outcome.run.config.max_steps == study_steps(config) else 'FLOPs'}",
-            "Against": baseline.run.model,
-            "Average (points)": cells.average_difference(outcome.comparison, baseline.comparison),
-            "Loss, all corrupted (nats)": cells.difference(
-                outcome.metric("eval_loss"), baseline.metric("eval_loss"), 3
-            ),
-        }
-        for baseline in shown
-        if baseline.run.config.architecture == "vanilla"
-        for outcome in shown
-        if outcome is not baseline
-    ]
+    rows = []
+    for baseline, result in itertools.permutations(cells.shown_in("Table 3", results), 2):
+        if baseline.run.config.architecture == "vanilla":
+            equal = "steps" if result.run.config.max_steps == study_steps(config) else "FLOPs"
+            row = {"Model": result.run.model, "Budget": f"equal {equal}", "Against": baseline.run.model}
+            row["Average (points)"] = cells.average_difference(result.comparison, baseline.comparison)
+            rows.append({**row, "Loss, all corrupted (nats)": cells.loss_difference(result, baseline)})
     return Table(rows, "Differences, paired by pre-training seed")
 
 
-def learned_table(outcomes: Sequence[Result], config: StudyConfig, finetuning: Iterable[RunRecord]) -> Table:
+def learned_table(results: Sequence[Result], config: StudyConfig, finetuning: Iterable[RunRecord]) -> Table:
     """Does pre-training help? Each task's score from every encoder of Table 3, and without pre-training.
 
-    Without pre-training every fine-tuning seed has weights of its own, so fine-tuning seeds stand where pre-training
-    seeds do. *Helps*: the 95% interval of the difference (Welch's t over seeds) is above zero.
-
-    Args:
-        outcomes: what the study's runs gave.
-        config: the study's parameters.
-        finetuning: records of stage `finetune`; those of `random:` encoders of this size are taken.
+    Without pre-training (`random:` encoders of this size) every fine-tuning seed has weights of its own, so these seeds
+    stand where pre-training seeds do. *Helps*: the 95% interval of the difference (Welch's t over seeds) is above zero.
     """
-    shown = cells.with_equal_steps(outcomes, config)
+    shown = cells.with_equal_steps(results, config)
     random = _without_pretraining(shown, finetuning)
     rows = []
     for task in select_tasks(config):
         base = [100 * record.metrics["score"] for record in best_of_seeds(random.get(task.name, ()))]
         row = {"Task": task.title, "Constant answer": NOT_RUN, "Without pre-training": cells.measured(base)}
         helps = []
-        for outcome in shown:
-            scores = [(d, score) for d in outcome.comparison.values() if (score := d.score(task)) is not None]
+        for result in shown:
+            scores = [(d, score) for d in result.comparison.values() if (score := d.score(task)) is not None]
             values = [100 * score for _, score in scores]
-            row[outcome.run.model] = cells.measured(values)
+            row[result.run.model] = cells.measured(values)
             if scores:
                 row["Constant answer"] = cells.percent(scores[0][0].constant(task))
             gain = difference_interval(values, base)
             if gain.low is not None and gain.low > 0:
-                helps.append(outcome.run.model)
+                helps.append(result.run.model)
         row["Pre-training helps"] = ", ".join(helps) or ("undecided" if base else NOT_RUN)
         rows.append(row)
     return Table(
@@ -147,30 +129,21 @@ def learned_table(outcomes: Sequence[Result], config: StudyConfig, finetuning: I
     )
 
 
-def untrained_table(outcomes: Sequence[Result], finetuning: Iterable[RunRecord]) -> Table:
+def untrained_table(results: Sequence[Result], finetuning: Iterable[RunRecord]) -> Table:
     """The runs without pre-training behind `learned_table`."""
-    rows = [
-        {
-            "Run": record.run_id,
-            "Task": record.data["task"],
-            "Seed": f"{record.identity['seed']}",
-            "Score": MISSING if record.failure else cells.percent(record.metrics["score"]),
-        }
-        for of in _without_pretraining(cells.shown_in("Table 3", outcomes), finetuning).values()
-        for record in of
-    ]
+    found = _without_pretraining(cells.shown_in("Table 3", results), finetuning)
+    rows = []
+    for record in itertools.chain(*found.values()):
+        score = MISSING if record.failure else cells.percent(record.metrics["score"])
+        row = {"Run": record.run_id, "Task": record.data["task"], "Seed": f"{record.identity['seed']}"}
+        rows.append({**row, "Score": score})
     return Table(rows or [{"Run": NOT_RUN}], "Runs without pre-training", folded=True)
 
 
-def _without_pretraining(outcomes: Iterable[Result], finetuning: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
+def _without_pretraining(results: Iterable[Result], finetuning: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     """Task -> fine-tunings of encoders without their training, of these models' size and fine-tuned as they were."""
-    known = {
-        _tuned_how(record)
-        for outcome in outcomes
-        for study in outcome.comparison.values()
-        for of in study.records.values()
-        for record in of
-    }
+    studies = [study for result in results for study in result.comparison.values()]
+    known = {_tuned_how(record) for study in studies for of in study.records.values() for record in of}
     found: dict[str, list[RunRecord]] = {}
     for record in finetuning:
         if record.data["checkpoint"].startswith(RANDOM) and _tuned_how(record) in known:
@@ -184,31 +157,24 @@ def _tuned_how(record: RunRecord) -> tuple[Any, ...]:
     return (record.data["encoder_parameters"], *point, *(record.parameters[name] for name in FINETUNE_MATCH))
 
 
-def budget_table(outcomes: Sequence[Result]) -> Table:
-    """What pre-training took: tokens, FLOPs, hours, energy.
-
-    Energy is codecarbon's where it was installed, else that of a GPU by its hours times `gpu_watts`, else not measured.
-    """
+def budget_table(results: Sequence[Result]) -> Table:
+    """What pre-training took: tokens, FLOPs, hours, energy (codecarbon's, else a GPU's hours times `gpu_watts`)."""
     rows = []
-    for outcome in cells.shown_in("Table 3", outcomes):
-        c, records = outcome.run.config, list(outcome.ended.values())
+    for result in cells.shown_in("Table 3", results):
+        c, records = result.run.config, list(result.ended.values())
         hours = [record.timing["train_seconds"] / 3600 for record in records]
         machines = [record.environment["hardware"] for record in records]
-        row = {"Model": outcome.run.model, "Steps": f"{c.max_steps:,}"}
+        row = {"Model": result.run.model, "Steps": f"{c.max_steps:,}"}
         row["Tokens"] = f"{c.max_steps * c.batch_size * c.sequence_length / 1e6:,.1f} M"
         row["Training FLOPs"] = f"{records[0].flops['training']:.3g}" if records and records[0].flops else NOT_RUN
         row["Hours"] = cells.measured(hours, 3)
-        row["Energy (kWh)"], row["Energy by"] = _energy_cells(records, hours, c.gpu_watts)
+        row |= {"Energy (kWh)": MISSING, "Energy by": "not measured: no codecarbon" if records else NOT_RUN}
+        meant = [record.timing["energy_kwh"] for record in records if "energy_kwh" in record.timing]
+        if meant and len(meant) == len(records):
+            row |= {"Energy (kWh)": cells.measured(meant, 4), "Energy by": "codecarbon"}
+        elif machines and all("gpu" in machine for machine in machines):
+            energy = cells.measured((h * c.gpu_watts / 1000 for h in hours), 3)
+            row |= {"Energy (kWh)": energy, "Energy by": f"hours × {c.gpu_watts:g} W"}
         row["Hardware"] = ", ".join(sorted({f"{m.get('gpu') or m['cpu']}" for m in machines})) or NOT_RUN
         rows.append({**row, "Threads": ", ".join(sorted({f"{m['threads']}" for m in machines})) or NOT_RUN})
     return Table(rows, "Budget of pre-training, one seed")
-
-
-def _energy_cells(records: Sequence[RunRecord], hours: Sequence[float], watts: float) -> tuple[str, str]:
-    """Energy in kWh, and how it is known."""
-    meant = [record.timing["energy_kwh"] for record in records if "energy_kwh" in record.timing]
-    if meant and len(meant) == len(records):
-        return cells.measured(meant, 4), "codecarbon"
-    if records and all("gpu" in record.environment["hardware"] for record in records):
-        return cells.measured((h * watts / 1000 for h in hours), 3), f"hours × {watts:g} W"
-    return MISSING, "not measured: no codecarbon" if records else NOT_RUN

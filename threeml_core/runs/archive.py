@@ -25,13 +25,10 @@ def shown_records(records: Iterable[RunRecord], text: str) -> list[RunRecord]:
     """Those that a text names, and the bootstraps over runs that it names."""
     records = list(records)
     named = runs_named(text, [record.run_id for record in records])
-
-    def is_shown(record: RunRecord) -> bool:
-        if record.stage != "bootstrap":
-            return record.run_id in named
-        return named.issuperset([*record.identity["runs"], *record.identity.get("against", ())])
-
-    return [record for record in records if is_shown(record)]
+    needed = (
+        [*r.identity["runs"], *r.identity.get("against", ())] if r.stage == "bootstrap" else [r.run_id] for r in records
+    )
+    return [record for record, runs in zip(records, needed, strict=True) if named.issuperset(runs)]
 
 
 def write_archive(records: Sequence[RunRecord], runs_dir: str | Path, folder: Path) -> None:
@@ -98,11 +95,9 @@ def rounded_counts(n: int, mask_rate: float, mask_split: str) -> tuple[int, int,
 
 
 def restore_runs(folder: Path, runs_dir: Path) -> Path:
-    """Make run folders of an archive, without weights and predictions; return `runs_dir`.
+    """Make run folders of a report's archive, without weights and predictions; return `runs_dir`.
 
-    Args:
-        folder: of a report.
-        runs_dir: is replaced, unless it was restored from the same archive before.
+    It is replaced, unless it was restored from the same archive before.
 
     Raises:
         DamagedFileError: the archive is missing or cannot be read.
@@ -122,8 +117,7 @@ def restore_runs(folder: Path, runs_dir: Path) -> Path:
         for record in read_archive(folder):
             run = temporary / record.stage / record.run_id
             run.mkdir(parents=True)
-            values = {**vars(record), "files": {}}
-            (run / "record.json").write_text(json_text(values), encoding="utf-8")
+            (run / "record.json").write_text(json_text({**vars(record), "files": {}}), encoding="utf-8")
             if lines := curves.get((record.stage, record.run_id)):
                 text = "".join(json_text(line) + "\n" for line in lines)
                 (run / "metrics.jsonl").write_text(text, encoding="utf-8")
@@ -132,11 +126,7 @@ def restore_runs(folder: Path, runs_dir: Path) -> Path:
 
 
 def from_records(config: StudyConfig, folder: Path) -> StudyConfig:
-    """`config` that shows the records of a report's folder and runs nothing.
-
-    Raises:
-        DamagedFileError: see `restore_runs`.
-    """
+    """`config` that shows the records of a report's folder, see `restore_runs`, and runs nothing."""
     runs_dir = f"build/records/{config.preset}"
     restore_runs(folder, project_path(runs_dir))
     return config.replace(plan_only=True, runs_dir=runs_dir)

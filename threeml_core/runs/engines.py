@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import abc
 import concurrent.futures
 import contextlib
 import multiprocessing
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from threeml_core.foundation.errors import StudyError, TrainingError
 from threeml_core.foundation.files import project_path, write_json
@@ -28,19 +28,30 @@ Done = tuple[Job, RunRecord, float]
 _GRACE = 30.0  # seconds that workers have to save when the study ends early
 
 
-class Engine(Protocol):
+class Engine(abc.ABC):
     """Takes jobs, does them in an order of its own, and gives their records as they come."""
 
+    def __init__(self, runs_dir: str | Path) -> None:
+        self.runs_dir = runs_dir
+        self._running: dict[Any, Job] = {}
+
     def __len__(self) -> int:
-        """Jobs that were taken and have not been given back."""
+        return len(self._running)
 
     @property
     def jobs(self) -> list[Job]:
-        """Those jobs, in the order in which they came."""
+        """Those that were taken and have not been given back, in the order in which they came."""
+        return list(self._running.values())
 
     def submit(self, job: Job) -> None:
         """Take a job; all it needs is finished."""
+        self._running[self._start(job)] = job
 
+    @abc.abstractmethod
+    def _start(self, job: Job) -> Any:
+        """Begin with a job; what stands for it until it ends."""
+
+    @abc.abstractmethod
     def ended(self, timeout: float) -> list[Done]:
         """Wait until a job ends, or for about `timeout` seconds; those that have ended since the last call.
 
@@ -55,11 +66,7 @@ def running_file(runs_dir: str | Path, stage: str, run_id: str) -> Path:
 
 
 def do(job: Job, runs_dir: str | Path, log: Log) -> tuple[RunRecord, float]:
-    """Do a job here: its record and the seconds it took.
-
-    Raises:
-        StudyError: it raised it, or it is another run here than where it was planned.
-    """
+    """Do a job here: its record and the seconds it took; a `StudyError` if it is another run than was planned."""
     started = time.perf_counter()
     file = running_file(runs_dir, job.stage, job.run_id)
     write_json(file, {"host": socket.gethostname(), "pid": os.getpid(), "started": time.time()})
@@ -76,49 +83,31 @@ def do(job: Job, runs_dir: str | Path, log: Log) -> tuple[RunRecord, float]:
     return record, time.perf_counter() - started
 
 
-class Inline:
+class Inline(Engine):
     """One job after the other, in this process, with its progress lines."""
 
     def __init__(self, runs_dir: str | Path, log: Log) -> None:
-        self.runs_dir, self.log = runs_dir, log
-        self._queue: deque[Job] = deque()
+        super().__init__(runs_dir)
+        self.log = log
 
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    @property
-    def jobs(self) -> list[Job]:
-        """See `Engine`."""
-        return list(self._queue)
-
-    def submit(self, job: Job) -> None:
-        """See `Engine`."""
-        self._queue.append(job)
+    def _start(self, job: Job) -> str:
+        return job.run_id
 
     def ended(self, timeout: float) -> list[Done]:
         """See `Engine`; takes as long as the job does."""
-        job = self._queue.popleft()
+        job = self._running.pop(next(iter(self._running)))
         return [(job, *do(job, self.runs_dir, self.log))]
 
 
-class Workers:
+class Workers(Engine):
     """Processes of this host, among which its cores are divided; see `worker_pool`."""
 
     def __init__(self, pool: ProcessPoolExecutor, runs_dir: str | Path) -> None:
-        self.pool, self.runs_dir = pool, runs_dir
-        self._running: dict[Future[tuple[RunRecord, float]], Job] = {}
+        super().__init__(runs_dir)
+        self.pool = pool
 
-    def __len__(self) -> int:
-        return len(self._running)
-
-    @property
-    def jobs(self) -> list[Job]:
-        """See `Engine`."""
-        return list(self._running.values())
-
-    def submit(self, job: Job) -> None:
-        """See `Engine`."""
-        self._running[self.pool.submit(do, job.alone(), self.runs_dir, no_line)] = job
+    def _start(self, job: Job) -> Future[tuple[RunRecord, float]]:
+        return self.pool.submit(do, job.alone(), self.runs_dir, no_line)
 
     def ended(self, timeout: float) -> list[Done]:
         """See `Engine`."""

@@ -46,14 +46,10 @@ class Job:
 
 
 def in_order(jobs: Iterable[Job], known: Collection[str] = ()) -> list[Job]:
-    """Each job once, in the order given, but behind all it needs.
-
-    Args:
-        jobs: of one run id the last counts.
-        known: run ids that may be needed too.
+    """Each job once (of one run id the last), in the order given, but behind all it needs.
 
     Raises:
-        ValueError: jobs need each other, or one that is not there.
+        ValueError: jobs need each other, or one that neither is there nor has a run id in `known`.
     """
     by_id = {job.run_id: job for job in jobs}
     ordered: dict[str, Job] = {}

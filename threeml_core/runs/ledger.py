@@ -39,29 +39,18 @@ def of_pretraining(records: Iterable[RunRecord], config: StudyConfig) -> list[Ru
     return [record for record in records if fits(record)]
 
 
-_ASKED = {
-    "corruption": ("mask_rate", "mask_split"),
-    "eval_corruption": ("eval_mask_rate", "eval_mask_split"),
-}
+_ASKED = {"corruption": ("mask_rate", "mask_split"), "eval_corruption": ("eval_mask_rate", "eval_mask_split")}
 """What is executed, and the parameters that ask for it."""
 
 
 def pretraining(config: StudyConfig) -> RunRecord:
-    """The newest record of one pre-training that did not fail.
-
-    Raises:
-        ParameterError: there is none.
-    """
+    """The newest record of one pre-training that did not fail; a `ParameterError` says that there is none."""
     there = [record for record in find(config, "pretrain", DATA_PARAMETERS) if record.failure is None]
     return newest(of_pretraining(there, config), config, "stage pretrain")
 
 
 def newest(records: Sequence[RunRecord], config: StudyConfig, what: str) -> RunRecord:
-    """The last of the records that were found.
-
-    Raises:
-        ParameterError: there is none.
-    """
+    """The last of the records that were found; a `ParameterError` says that there is none."""
     if not records:
         raise missing(config, what)
     return records[-1]

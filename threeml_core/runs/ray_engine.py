@@ -12,56 +12,42 @@ from typing import Any
 
 from threeml_core.foundation.errors import LockedError, ParameterError, Preempted, StudyError, TrainingError
 from threeml_core.foundation.log import Log, no_line
-from threeml_core.runs.engines import Done, do
+from threeml_core.runs.engines import Done, Engine, do
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord
 
 _LOCK_WAIT = 60.0  # seconds: a process of a lost host may hold a run's lock a little longer than the host is there
 
 
-class Ray:
+class Ray(Engine):
     """The cluster's workers; see `ray_cluster`."""
 
     def __init__(self, ray: Any, runs_dir: str | Path, log: Log, max_retries: int, joined: bool) -> None:
-        self.ray, self.runs_dir, self.log, self.joined = ray, runs_dir, log, joined
+        super().__init__(runs_dir)
+        self.ray, self.log, self.joined, self.max_retries = ray, log, joined, max_retries
         self._do = ray.remote(_do_remotely)
-        self.max_retries = max_retries
-        self._running: dict[Any, Job] = {}
         self._warned: set[tuple[float, float]] = set()
 
-    def __len__(self) -> int:
-        return len(self._running)
-
-    @property
-    def jobs(self) -> list[Job]:
-        """See `Engine`."""
-        return list(self._running.values())
-
-    def submit(self, job: Job) -> None:
-        """See `Engine`.
-
-        Raises:
-            ParameterError: no host of the cluster is large enough.
-        """
+    def _start(self, job: Job) -> Any:
         self._check(job)
         options = self._do.options(
             num_cpus=job.num_cpus, num_gpus=job.num_gpus, max_retries=self.max_retries, name=job.run_id
         )
-        self._running[options.remote(job.alone(), str(self.runs_dir))] = job
+        return options.remote(job.alone(), str(self.runs_dir))
 
     def _check(self, job: Job) -> None:
+        """Refuse a job for which no host is large enough, or warn if one may still join."""
         wanted = {"CPU": job.num_cpus, "GPU": job.num_gpus}
         hosts = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         if any(all(host.get(name, 0) >= number for name, number in wanted.items()) for host in hosts):
             return
         largest = ", ".join(f"{max(host.get(name, 0) for host in hosts):g} {name}s" for name in wanted)
-        problem = (
-            f"a run needs {job.num_cpus:g} CPUs and {job.num_gpus:g} GPUs on one host, but the largest has {largest}"
-        )
+        needed = (job.num_cpus, job.num_gpus)
+        problem = f"a run needs {needed[0]:g} CPUs and {needed[1]:g} GPUs on one host, but the largest has {largest}"
         if not self.joined:
             raise ParameterError(f"{problem}: lower ray_num_cpus, ray_num_gpus or num_processes")
-        if (job.num_cpus, job.num_gpus) not in self._warned:
-            self._warned.add((job.num_cpus, job.num_gpus))
+        if needed not in self._warned:
+            self._warned.add(needed)
             self.log(f"warning: {problem}; it waits for such a host to join")
 
     def ended(self, timeout: float) -> list[Done]:
@@ -71,18 +57,18 @@ class Ray:
         for reference in ended:
             job = self._running.pop(reference)
             try:
-                outcome = self.ray.get(reference)
+                result = self.ray.get(reference)
+            except self.ray.exceptions.RayTaskError:
+                raise
             except self.ray.exceptions.RayError as error:
-                if isinstance(error, self.ray.exceptions.RayTaskError):
-                    raise
                 raise TrainingError(
                     f"run {job.run_id} lost its worker {self.max_retries + 1} times ({type(error).__name__}), perhaps "
                     "for want of memory; finished runs stay. Run again, with more ray_num_cpus or ray_num_gpus for "
                     "a run, so that fewer share a host"
                 ) from None
-            if isinstance(outcome, StudyError):
-                raise outcome
-            done.append((job, *outcome))
+            if isinstance(result, StudyError):
+                raise result
+            done.append((job, *result))
         return done
 
 
@@ -106,10 +92,7 @@ def _do_remotely(job: Job, runs_dir: str) -> tuple[RunRecord, float] | StudyErro
 def ray_cluster(runs_dir: str | Path, log: Log, address: str | None, max_retries: int) -> Iterator[Ray]:
     """Join the cluster at `address` (`auto`: the one of this host), or start Ray here and stop it at the end.
 
-    A process that has joined one already stays joined.
-
-    Raises:
-        ParameterError: Ray is not installed, or there is no cluster at that address.
+    A process that has joined one already stays joined; a `ParameterError` says that there is no Ray, or no cluster.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -119,11 +102,11 @@ def ray_cluster(runs_dir: str | Path, log: Log, address: str | None, max_retries
         raise ParameterError("engine='ray' needs Ray: `pip install ray`") from None
     own = not ray.is_initialized()
     if own:
-        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        if address is None:
-            options["include_dashboard"] = False
+        quiet: dict[str, Any] = (
+            {"log_to_driver": False} if address else {"log_to_driver": False, "include_dashboard": False}
+        )
         try:
-            ray.init(address=address or "local", **options)
+            ray.init(address=address or "local", logging_level=logging.ERROR, **quiet)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             reason = str(error).split("\n")[0]
             raise ParameterError(

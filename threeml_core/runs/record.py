@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -9,7 +10,7 @@ import json
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ SCHEMA = 5
 STAGES = ("data", "pretrain", "baseline", "finetune", "bootstrap", "mutual_information", "bias", "benchmark")
 """Folders below `runs_dir` that hold runs; `data` also holds the text itself, prepared."""
 
-_OBJECTS = ("identity", "parameters", "sources", "metrics", "flops", "timing", "data", "environment", "files")
 _HASH_LENGTH = 10
 _HASH = re.compile(rf"-([0-9a-f]{{{_HASH_LENGTH}}})")  # the end of a run id
 
@@ -136,10 +136,10 @@ def recorded(
     wait: bool = False,
     again: bool = False,
 ) -> RunRecord:
-    """Do a run and leave its record, or read the record if that was done before.
+    """Do a run and leave its record (see `leave_record`), or read the record if that was done before.
 
     Args:
-        folder: see `leave_record`, as the next two.
+        folder: of the run.
         identity: all that determines the result.
         config: its parameters.
         work: does it; takes the record's environment, to which it may add, and returns the other fields of the record.
@@ -153,8 +153,7 @@ def recorded(
         if not again and (folder / "record.json").exists():
             return read_record(folder)
         environment = describe_environment()
-        fields = work(environment)
-        return leave_record(folder, identity, config, environment, **fields)
+        return leave_record(folder, identity, config, environment, **work(environment))
 
 
 def read_record(folder: Path, check_hashes: bool = False) -> RunRecord:
@@ -188,17 +187,20 @@ def _damaged(folder: Path, what: str) -> DamagedFileError:
     return DamagedFileError(f"damaged run: {what}; remove the folder {folder} and run again")
 
 
-def _unreadable(folder: Path, error: Exception) -> DamagedFileError:
-    return _damaged(folder, f"{folder / 'record.json'} cannot be read ({type(error).__name__}: {error})")
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        path = folder / "record.json"
+        raise _damaged(folder, f"{path} cannot be read ({type(error).__name__}: {error})") from None
 
 
 def _parsed(folder: Path) -> dict[str, Any]:
     """What stands in a record, its schema as a whole number."""
-    try:
+    with _readable(folder):
         values = json.loads((folder / "record.json").read_text(encoding="utf-8"))
         return {**values, "schema": int(values["schema"])}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _unreadable(folder, error) from None
 
 
 def _checked(folder: Path, values: dict[str, Any], check_hashes: bool = False) -> RunRecord:
@@ -209,17 +211,16 @@ def _checked(folder: Path, values: dict[str, Any], check_hashes: bool = False) -
             f"{path} was written in schema {values['schema']}, this version reads {SCHEMA}; remove the folder {folder} "
             "and run again"
         )
-    try:
+    with _readable(folder):
         record = RunRecord(**values)
         if record.stage not in STAGES:
             raise ValueError(f"unknown stage {record.stage!r}")
-        if wrong := [name for name in _OBJECTS if not isinstance(getattr(record, name), dict)]:
-            raise TypeError(f"{wrong[0]} is no object")
+        for name, value in vars(record).items():
+            if name not in ("stage", "run_id", "failure", "schema") and not isinstance(value, dict):
+                raise TypeError(f"{name} is no object")
         if not isinstance(record.environment["finished"], str):
             raise TypeError("finished is no text")
         files = [(name, int(size), digest) for name, (size, digest) in record.files.items()]
-    except (ValueError, TypeError, KeyError) as error:
-        raise _unreadable(folder, error) from None
     if record.run_id != folder.name:
         raise _damaged(folder, f"{path} belongs to run {record.run_id}")
     for name, size, digest in files:
@@ -271,13 +272,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(PROJECT_ROOT), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(PROJECT_ROOT), *arguments], capture_output=True, text=True, timeout=10, check=True
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
 
 
 def _cpu_name() -> str:
@@ -297,10 +296,8 @@ def describe_environment() -> dict[str, Any]:
     """Commit, versions, hardware and time, for a record."""
     versions = {"python": platform.python_version()}
     for package in ("torch", "transformers", "tokenizers", "numpy", "safetensors", "scikit-learn", "scipy"):
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     commit = _git("rev-parse", "HEAD")
     # the report itself is rewritten by a run and says nothing about the code
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!reports")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -82,20 +82,14 @@ def run_jobs(jobs: Sequence[Job], config: StudyConfig, log: Log, workers: int = 
     return run_all(jobs, config.runs_dir, log, workers, config.engine, config.ray_address, config.ray_max_retries)
 
 
-@contextlib.contextmanager
 def _open(
     engine: str, count: int, runs_dir: str | Path, log: Log, ray_address: str | None, ray_max_retries: int
-) -> Iterator[Engine]:
+) -> AbstractContextManager[Engine]:
     if engine == "ray":
         from threeml_core.runs.ray_engine import ray_cluster
 
-        with ray_cluster(runs_dir, log, ray_address, ray_max_retries) as cluster:
-            yield cluster
-    elif count > 1:
-        with worker_pool(count, runs_dir) as pool:
-            yield pool
-    else:
-        yield Inline(runs_dir, log)
+        return ray_cluster(runs_dir, log, ray_address, ray_max_retries)
+    return worker_pool(count, runs_dir) if count > 1 else nullcontext(Inline(runs_dir, log))
 
 
 class _Progress:
@@ -111,22 +105,18 @@ class _Progress:
             self._table = display(HTML(""), display_id=True)
 
     def show(self, jobs: Sequence[Job], waiting: int, ended: int) -> None:
-        """Say what is going on, if it is time to.
-
-        Args:
-            jobs: handed out and not ended.
-            waiting: jobs that wait for others to end.
-            ended: jobs.
-        """
+        """Say what is going on, if it is time to; `jobs` are handed out and not ended, others wait or have ended."""
         if self._table is None and time.monotonic() < self._said + _LINE_EVERY:
             return
         self._said = time.monotonic()
-        rows = [row for job in jobs if (row := self._row(job)) is not None]
+        rows = [row for row in map(self._row, jobs) if row]
         counts = f"{ended} ended, {len(rows)} running, {len(jobs) - len(rows) + waiting} waiting"
         if self._table is not None:
             from IPython.display import HTML
 
-            self._table.update(HTML(_table(counts, rows)))
+            cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
+            body = "".join(f"<tr>{row}</tr>" for row in cells)
+            self._table.update(HTML(f"<table><caption>{counts}</caption><tbody>{body}</tbody></table>"))
         elif jobs:
             self.log("; ".join([counts, *(" ".join(filter(None, row)) for row in rows[:4])]))
 
@@ -139,10 +129,3 @@ class _Progress:
         lines = read_metrics(run_folder(self.runs_dir, job.stage, job.run_id) / "metrics.jsonl")
         far = f"step {lines[-1]['step']}" if lines else ""
         return job.run_id, f"on {about['host']}", f"{max(0.0, time.time() - about['started']):.0f} s", far
-
-
-def _table(counts: str, rows: Sequence[tuple[str, ...]]) -> str:
-    """As HTML."""
-    cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
-    body = "".join(f"<tr>{row}</tr>" for row in cells)
-    return f"<table><caption>{counts}</caption><tbody>{body}</tbody></table>"

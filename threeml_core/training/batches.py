@@ -10,15 +10,15 @@ import torch
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.data.sequences import batch_indices, widen
-from threeml_core.masking import CorruptedBatch, RaggedBatch, corrupt
+from threeml_core.masking import Batch, corrupt
 from threeml_core.training.evaluation import masking_of
 
 
 class Batches:
-    """The corrupted blocks of each update: a function of step, seed and kind of device alone.
+    """The corrupted sequences of each step: a function of step, seed and kind of device alone.
 
     On a CPU a batch is made when it is asked for, as a second thread would take its core from the training. On a GPU
-    a thread reads the next blocks into pinned memory as they are stored (16 bits a token), and they are copied and
+    a thread reads the next sequences into pinned memory as they are stored (16 bits a token), and they are copied and
     corrupted on the device, without waiting for it.
     """
 
@@ -31,11 +31,11 @@ class Batches:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="batches") if device.type != "cpu" else None
         self._reading: dict[int, Future[torch.Tensor]] = {}
 
-    def __getitem__(self, step: int) -> CorruptedBatch | RaggedBatch:
-        """The blocks of update `step` (from 0), corrupted, on the device."""
-        blocks = widen(self._stored(step).to(self.device, non_blocking=True))
+    def __getitem__(self, step: int) -> Batch:
+        """The sequences of step `step` (from 0), corrupted, on the device."""
+        sequences = widen(self._stored(step).to(self.device, non_blocking=True))
         generator = torch.Generator(self.device).manual_seed(seed_of(self.config.seed, step))
-        return corrupt(blocks, self.masking, generator)
+        return corrupt(sequences, self.masking, generator)
 
     def _stored(self, step: int) -> torch.Tensor:
         if self._reader is None:
@@ -43,14 +43,14 @@ class Batches:
         for ahead in range(step, step + 1 + self.AHEAD):
             if ahead not in self._reading and ahead < max(step + 1, self.config.max_steps):
                 self._reading[ahead] = self._reader.submit(self._read, ahead)
-        blocks = self._reading.pop(step).result()
+        sequences = self._reading.pop(step).result()
         self._reading = {ahead: found for ahead, found in self._reading.items() if ahead > step}
-        return blocks
+        return sequences
 
     def _read(self, step: int) -> torch.Tensor:
         config = self.config
-        blocks = self.data.train.stored(batch_indices(len(self.data.train), config.batch_size, step, config.seed))
-        return blocks.pin_memory() if self.device.type == "cuda" else blocks
+        sequences = self.data.train.stored(batch_indices(len(self.data.train), config.batch_size, step, config.seed))
+        return sequences.pin_memory() if self.device.type == "cuda" else sequences
 
 
 def seed_of(*numbers: int) -> int:

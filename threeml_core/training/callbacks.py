@@ -1,4 +1,4 @@
-"""What a run says while it trains: metric lines, TensorBoard, a progress bar."""
+"""What a run says while it trains: metric lines, TensorBoard."""
 
 from __future__ import annotations
 
@@ -6,17 +6,10 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import ParameterError, TrainingError
 from threeml_core.foundation.files import atomic_file, explain_full_disk, json_text
-from threeml_core.foundation.log import Log
 from threeml_core.runs.record import read_metrics
-
-
-def write_nothing(step: int, values: dict[str, float]) -> None:
-    """The metrics are those of the first process."""
 
 
 @contextlib.contextmanager
@@ -24,25 +17,23 @@ def metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Calla
     """Append lines to metrics.jsonl (and TensorBoard); lines after step `done`, of a killed run, are dropped.
 
     The run's lock keeps others from the file, and a finished run's is never opened for writing. Only who removes the
-    folder of a run at work removes the lock too; then the run that is there now goes on, and this one stops, as its
-    record would tell the size of the other's file.
-
-    Raises:
-        TrainingError: metrics.jsonl is no longer the one that was opened.
+    folder of a run at work removes the lock too; then the run that is there now goes on, and this one stops with a
+    `TrainingError`, as its record would tell the size of the other's file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "metrics.jsonl"
     kept = [line for line in read_metrics(path) if line["step"] <= done]
     with atomic_file(path) as temporary:
         temporary.write_text("".join(json_text(line) + "\n" for line in kept), encoding="utf-8")
-    board = None
-    if tensorboard:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ParameterError("tensorboard=True needs `pip install tensorboard`") from None
-        board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1)
-    with path.open("a", encoding="utf-8") as handle:
+    with contextlib.ExitStack() as stack:
+        board = None
+        if tensorboard:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise ParameterError("tensorboard=True needs `pip install tensorboard`") from None
+            board = stack.enter_context(SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1))
+        handle = stack.enter_context(path.open("a", encoding="utf-8"))
 
         def write(step: int, values: dict[str, float]) -> None:
             if not (path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat())):
@@ -57,38 +48,4 @@ def metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Calla
                 for key, value in values.items():
                     board.add_scalar(key, value, step)
 
-        try:
-            yield write
-        finally:
-            if board is not None:
-                board.close()
-
-
-class Progress:
-    """A bar in JupyterLab, a log line everywhere else."""
-
-    def __init__(self, config: StudyConfig, done: int) -> None:
-        self._bar: Any = None
-        if "JPY_SESSION_NAME" in os.environ:  # set by a Jupyter server, not by papermill or nbval
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(total=config.max_steps, initial=done, unit="step")
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def update(self, steps: int) -> None:
-        """So many steps are done."""
-        if self._bar is not None:
-            self._bar.update(steps)
-
-    def report(self, step: int, max_steps: int, loss: float, rate: float, log: Log) -> None:
-        """A line, or the bar's postfix: the loss in nats, the rate in tokens per second."""
-        if self._bar is not None:
-            self._bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=f"{rate:.0f}")
-        else:
-            log(f"step {step}/{max_steps}: loss over all corrupted {loss:.3f}, {rate:.0f} tokens/s")
+        yield write

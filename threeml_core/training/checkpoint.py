@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn
 
 import torch
 from safetensors import safe_open
@@ -29,19 +29,19 @@ class TrainingState:
     step: int = 0
     """Updates done."""
     seconds: float = 0.0
-    """Wall clock of the updates before the current logging window; validation and saving left out."""
+    """Wall clock of the steps before the current logging window; validation and saving left out."""
     window_seconds: float = 0.0
     """The same, of the current logging window."""
     loss_sum: float = 0.0
     """Of the losses in the window."""
     loss_count: int = 0
     smoothed_loss: float = 0.0
-    """Moving average of the losses of the updates after the warm-up; nats."""
+    """Moving average of the losses of the steps after the warm-up; nats."""
     smoothed_count: int = 0
     """Updates in it."""
 
     def smooth(self, loss: float) -> None:
-        """Take the loss of another update after the warm-up into the average."""
+        """Take the loss of another step after the warm-up into the average."""
         self.smoothed_count += 1
         self.smoothed_loss += (loss - self.smoothed_loss) / min(self.smoothed_count, SMOOTHING)
 
@@ -52,12 +52,6 @@ class TrainingState:
 
 
 REMEDY = "The paper's remedy: max_grad_norm=1.0 (gradient clipping); a lower learning_rate helps too"
-
-
-def all_finite(model: nn.Module) -> bool:
-    """Is every parameter a finite number?"""
-    norms = torch._foreach_norm([p.detach() for p in model.parameters()])
-    return bool(torch.isfinite(torch.stack(norms)).all())
 
 
 class SavedStates:
@@ -75,10 +69,21 @@ class SavedStates:
         """Newest first."""
         return sorted(self.folder.glob("*-*.safetensors"), reverse=True)
 
-    def describe(self) -> str:
-        """What a run that has to stop can say about its last good state."""
+    def stop(self, problem: str) -> NoReturn:
+        """End a run that cannot go on, and say where its last good state is.
+
+        Raises:
+            TrainingError: always.
+        """
         files = self.files()
-        return f"the last good state is kept in {files[0]}" if files else "no state was saved before"
+        last = f"the last good state is kept in {files[0]}" if files else "no state was saved before"
+        raise TrainingError(f"{problem}; {last}. {REMEDY}")
+
+    def check(self, model: nn.Module, step: int) -> None:
+        """Stop a run of which a parameter is not finite after this step."""
+        norms = torch._foreach_norm([p.detach() for p in model.parameters()])
+        if not torch.isfinite(torch.stack(norms)).all():
+            self.stop(f"a parameter is not finite after step {step}")
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState) -> None:
         """Write weights, moments and where the run stands; the states before it stay until the new one is whole.
@@ -87,11 +92,15 @@ class SavedStates:
             TrainingError: a parameter is not finite; the states before it are kept.
             StudyError: the disk is full; the states before it are kept.
         """
-        if not all_finite(model):
-            raise TrainingError(f"a parameter is not finite after step {state.step}; {self.describe()}. {REMEDY}")
+        self.check(model, state.step)
+        tensors = {}  # a tied weight stands there once
+        for name, parameter in model.named_parameters():
+            tensors[f"model.{name}"] = parameter.detach().contiguous()
+            for key, value in optimizer.state[parameter].items():
+                tensors[f"optimizer.{key}.{name}"] = value.contiguous()
         about = {"state": json_text(dataclasses.asdict(state))}
         with atomic_file(self.folder / f"{state.step:09d}.safetensors", digest=True) as temporary:
-            save_file(_tensors(model, optimizer), temporary, about)
+            save_file(tensors, temporary, about)
         for old in self.files()[self.keep :]:
             old.unlink(missing_ok=True)
 
@@ -119,16 +128,6 @@ class SavedStates:
     def remove(self) -> None:
         """Remove them all: the run is finished."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights and moments by name; a tied weight stands there once."""
-    tensors = {}
-    for name, parameter in model.named_parameters():
-        tensors[f"model.{name}"] = parameter.detach().contiguous()
-        for key, value in optimizer.state[parameter].items():
-            tensors[f"optimizer.{key}.{name}"] = value.contiguous()
-    return tensors
 
 
 def load_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
@@ -163,36 +162,22 @@ def load_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Opt
         ) from None
 
 
-def save_model(model: PreTrainedModel, folder: Path, tokenizer_folder: Path) -> None:
-    """The whole pre-training model, decoder included, as a Hugging Face folder (safetensors) with its tokenizer."""
+def save_model(model: PreTrainedModel, folder: Path, tokenizer_folder: Path, positions: int, card: str = "") -> None:
+    """A model as a Hugging Face folder (safetensors) with its card, and a tokenizer that cuts at `positions` tokens."""
     with atomic_folder(folder) as temporary:
         model.save_pretrained(temporary)
-        _copy_tokenizer(tokenizer_folder, temporary, usable_positions(model))
-
-
-def export_encoder(model: PreTrainedModel, folder: Path, tokenizer_folder: Path, card: str) -> None:
-    """The encoder alone: an ordinary RoBERTa folder that `AutoModel` loads, with tokenizer and model card.
-
-    Source: section 2.2, "Fine-tuning and Inference": the decoder is removed.
-    """
-    with atomic_folder(folder) as temporary:
-        cast(PreTrainedModel, model.encoder).save_pretrained(temporary)
-        _copy_tokenizer(tokenizer_folder, temporary, usable_positions(model))
-        (temporary / "README.md").write_text(card, encoding="utf-8")
+        shutil.copytree(tokenizer_folder, temporary, dirs_exist_ok=True)
+        path = temporary / "tokenizer_config.json"
+        settings = json.loads(path.read_text(encoding="utf-8")) | {"model_max_length": positions}
+        path.write_text(json_text(settings, indent=2), encoding="utf-8")
+        if card:
+            (temporary / "README.md").write_text(card, encoding="utf-8")
 
 
 def usable_positions(model: PreTrainedModel) -> int:
     """Tokens that the position table has room for: RoBERTa's first position stands behind the padding's."""
     encoder = model.config.encoder
     return encoder.max_position_embeddings - encoder.pad_token_id - 1
-
-
-def _copy_tokenizer(source: Path, folder: Path, positions: int) -> None:
-    """A tokenizer that cuts at `positions`, whatever length it was made for: all that the model takes, and no more."""
-    shutil.copytree(source, folder, dirs_exist_ok=True)
-    path = folder / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8")) | {"model_max_length": positions}
-    path.write_text(json_text(settings, indent=2), encoding="utf-8")
 
 
 def refuse_foreign_files(folder: Path) -> None:

@@ -46,7 +46,7 @@ def use_bf16(config: StudyConfig, device: torch.device) -> bool:
 def keep_freed_memory() -> None:
     """Have glibc keep what a step frees for the next one; elsewhere nothing happens.
 
-    By default it gives large blocks back to the system, which hands them out again page by page, zeroed: up to
+    By default it gives large sequences back to the system, which hands them out again page by page, zeroed: up to
     80,000 page faults a step. The process's memory stays at its peak, which the next step needs again anyway.
     """
     if sys.platform == "linux":

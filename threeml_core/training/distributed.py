@@ -1,4 +1,4 @@
-"""One run over several processes that torchrun started: what each one does of an update, what all agree on."""
+"""One run over several processes that torchrun started: what each one does of a step, what all agree on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Processes:
-    """The processes that share a run's updates; alone, everything here does nothing.
+    """The processes that share a run's steps; alone, everything here does nothing.
 
     Attributes:
         rank: number of this one, from 0.
@@ -50,11 +50,7 @@ class Processes:
         return self.rank == 0
 
     def check(self, batch_size: int, micro_batch_size: int) -> None:
-        """Refuse a batch that cannot be shared.
-
-        Raises:
-            ParameterError: blocks or micro-batches would be left over.
-        """
+        """Refuse, with a `ParameterError`, a batch of which sequences or micro-batches would be left over."""
         if batch_size % self.count:
             raise ParameterError(
                 f"batch_size={batch_size} cannot be shared by {self.count} processes: choose a multiple of "
@@ -63,7 +59,7 @@ class Processes:
         share = batch_size // self.count
         if share % min(share, micro_batch_size):
             raise ParameterError(
-                f"micro_batch_size={micro_batch_size} does not divide the {share} blocks that each of {self.count} "
+                f"micro_batch_size={micro_batch_size} does not divide the {share} sequences that each of {self.count} "
                 f"processes has of batch_size={batch_size}"
             )
 
@@ -84,9 +80,8 @@ class Processes:
             yield
             dist.destroy_process_group()  # after an error it might wait for the others
         except RuntimeError as error:
-            if not isinstance(error, dist.DistError) and not any(
-                mark in str(error) for mark in ("gloo", "NCCL", "Connection")
-            ):
+            lost = any(mark in str(error) for mark in ("gloo", "NCCL", "Connection"))
+            if not lost and not isinstance(error, dist.DistError):
                 raise
             reason = str(error).split("\n")[0][:200]
             raise TrainingError(
@@ -132,15 +127,10 @@ class Processes:
 
 
 def run_with_torchrun(stage: str, parameters: Mapping[str, Any], count: int, log: Log) -> None:
-    """Start `threeml <stage> --config <file>` as `count` processes on this host and follow its log.
+    """Start `threeml <stage> --config <file>` as `count` processes on this host, one for each GPU, and follow its log.
 
-    Never a fork of this process, which may have used a GPU. If this process ends, however it does, so do they.
-
-    Args:
-        stage: of the command.
-        parameters: written into the file; they never reach a shell.
-        count: one process for each GPU.
-        log: takes the lines of the first process.
+    Never a fork of this process, which may have used a GPU. If this process ends, however it does, so do they. The
+    parameters are written into the file and never reach a shell.
 
     Raises:
         TrainingError: it failed; with its own line.

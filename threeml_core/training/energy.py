@@ -11,30 +11,24 @@ from typing import Any
 from threeml_core.foundation.log import Log
 
 
-class EnergyMeter:
-    """What was used between entering and leaving `energy_meter`; `kwh` is None without codecarbon."""
-
-    kwh: float | None = None
-
-
 @contextlib.contextmanager
-def energy_meter(log: Log) -> Iterator[EnergyMeter]:
-    """Measure the energy of this process, GPU included; nothing is sent or written anywhere.
+def energy_meter(log: Log) -> Iterator[dict[str, float]]:
+    """Yield what holds `energy_kwh` at the end: the energy of this process, GPU included. Empty without codecarbon.
 
     On a CPU without power counters codecarbon estimates from its rated power and this process's load.
     """
-    meter = EnergyMeter()
+    used: dict[str, float] = {}
     tracker = _tracker()
     if tracker is None:
-        yield meter
+        yield used
         return
     tracker.start()
     try:
-        yield meter
+        yield used
     finally:
         try:
             tracker.stop()
-            meter.kwh = float(tracker.final_emissions_data.energy_consumed)
+            used["energy_kwh"] = float(tracker.final_emissions_data.energy_consumed)
         except Exception as error:  # a meter must not cost a run that has ended
             log(f"codecarbon failed ({type(error).__name__}: {error}); the energy is not recorded")
 

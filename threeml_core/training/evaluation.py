@@ -5,6 +5,7 @@ Source: Tables 1 and 2c. Perplexity is exp of the mean cross-entropy in nats ove
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import Any
 
@@ -24,7 +25,7 @@ EVAL_SEED = 20221027
 
 
 def masking_of(config: StudyConfig, data: PreparedData, evaluation: bool = False) -> Masking:
-    """The corruption of training, or the fixed one of validation; checked against the blocks it will meet."""
+    """The corruption of training, or the fixed one of validation; checked against the sequences it will meet."""
     masking = Masking(
         mask_token_id=data.token_ids["mask_token_id"],
         special_ids=data.special_ids,
@@ -34,23 +35,23 @@ def masking_of(config: StudyConfig, data: PreparedData, evaluation: bool = False
         mask_counts="exact" if evaluation else config.mask_counts,
         mask_special_tokens=config.mask_special_tokens and not evaluation,
     )
-    blocks = data.validation if evaluation else data.train
-    masking.check(blocks.n, blocks.max_special_tokens)
+    sequences = data.validation if evaluation else data.train
+    masking.check(sequences.n, sequences.max_special_tokens)
     return masking
 
 
-def validation_blocks(config: StudyConfig, data: PreparedData) -> Tensor:
-    """(k, n): at most `max_eval_sequences` validation blocks, evenly over the text."""
+def validation_sequences(config: StudyConfig, data: PreparedData) -> Tensor:
+    """(k, n): at most `max_eval_sequences` validation sequences, evenly over the text."""
     last = len(data.validation) - 1
     return data.validation[np.unique(np.linspace(0, last, config.max_eval_sequences).round().astype(int))]
 
 
-def fixed_corruption(blocks: Tensor, masking: Masking) -> CorruptedBatch:
-    """The corruption of the validation blocks: a function of blocks, rate and split only.
+def fixed_corruption(sequences: Tensor, masking: Masking) -> CorruptedBatch:
+    """The corruption of the validation sequences: a function of sequences, rate and split only.
 
     It is always drawn on the CPU with exact counts, so every model and every device sees the same.
     """
-    batch = corrupt(blocks, masking, torch.Generator().manual_seed(EVAL_SEED))
+    batch = corrupt(sequences, masking, torch.Generator().manual_seed(EVAL_SEED))
     assert isinstance(batch, CorruptedBatch)
     return batch
 
@@ -76,12 +77,9 @@ def unigram_log_probabilities(train_counts: np.ndarray, special_ids: tuple[int, 
 
 
 def summarize(losses: Tensor, kinds: Tensor, prefix: str) -> dict[str, float]:
-    """Cross-entropies in nats and the kind of each -> mean loss and perplexities, in total and by kind.
+    """Cross-entropies in nats and the kind of each, both (sequences, slots) -> mean loss, perplexities, by kind too.
 
-    Args:
-        losses: (blocks, slots).
-        kinds: (blocks, slots), see `CorruptedBatch.kinds`; slots that hold nothing are passed over.
-        prefix: of the names.
+    For the kinds see `CorruptedBatch.kinds`; slots that hold nothing are passed over. `prefix` is that of the names.
     """
     total = losses[kinds != NOT_PREDICTED].mean()
     result = {f"{prefix}_loss": total.item(), f"{prefix}_perplexity": total.exp().item()}
@@ -93,19 +91,15 @@ def summarize(losses: Tensor, kinds: Tensor, prefix: str) -> dict[str, float]:
 
 @torch.no_grad()
 def mlm_perplexity(
-    model: PreTrainedModel,
-    corruption: CorruptedBatch,
-    unigram: Tensor,
-    batch_size: int = 32,
-    autocast: Any = None,
+    model: PreTrainedModel, corruption: CorruptedBatch, unigram: Tensor, batch_size: int = 32, autocast: Any = None
 ) -> dict[str, float]:
     """Validation loss and perplexities of the model, and of the unigram distribution at the same positions.
 
     Args:
-        model: any of the three; its training mode is restored.
+        model: of any architecture; its training mode is restored.
         corruption: from `fixed_corruption`, on the CPU.
         unigram: (vocab,) from `unigram_log_probabilities`.
-        batch_size: blocks a forward pass.
+        batch_size: sequences per forward pass.
         autocast: a context manager for mixed precision.
 
     Returns:
@@ -117,11 +111,8 @@ def mlm_perplexity(
     try:
         for part in corruption.split(batch_size):
             part = part.to(model.device)
-            if autocast is None:
+            with autocast or contextlib.nullcontext():
                 logits = model(corrupted=part).logits
-            else:
-                with autocast:
-                    logits = model(corrupted=part).logits
             flat = F.cross_entropy(logits.flatten(0, 1).float(), part.targets.flatten(), reduction="none")
             losses.append(flat.view(logits.shape[:2]).double().cpu())
     finally:
@@ -141,18 +132,17 @@ def on_unigram_plateau(metrics: dict[str, float]) -> bool:
 
 
 def corruption_example(config: StudyConfig, data: PreparedData, tokens: int = 24) -> list[dict[str, str]]:
-    """Rows for a table: the start of a validation block as it is, corrupted, and as the 3ML encoder sees it."""
+    """Rows for a table: the start of a validation sequence as it is, corrupted, and as the 3ML encoder sees it."""
     tokenizer = data.tokenizer()
-    block = validation_blocks(config, data)[:1]
-    batch = fixed_corruption(block, masking_of(config, data, evaluation=True))
-    shown = [
-        tokenizer.convert_tokens_to_string([token])
-        for token in tokenizer.convert_ids_to_tokens(block[0, :tokens].tolist())
-    ]
-    seen = [
-        tokenizer.convert_tokens_to_string([t])
-        for t in tokenizer.convert_ids_to_tokens(batch.input_ids[0, :tokens].tolist())
-    ]
+    sequence = validation_sequences(config, data)[:1]
+    batch = fixed_corruption(sequence, masking_of(config, data, evaluation=True))
+    shown, seen = (
+        [
+            repr(tokenizer.convert_tokens_to_string([t]))
+            for t in tokenizer.convert_ids_to_tokens(ids[0, :tokens].tolist())
+        ]
+        for ids in (sequence, batch.input_ids)
+    )
     kinds = dict.fromkeys(range(tokens), "")
     for place, code in zip(batch.corrupted_idx[0].tolist(), batch.kinds[0].tolist(), strict=True):
         if place < tokens and code != NOT_PREDICTED:
@@ -160,10 +150,10 @@ def corruption_example(config: StudyConfig, data: PreparedData, tokens: int = 24
     return [
         {
             "Position": f"{i}",
-            "Token": repr(shown[i]),
-            "Corrupted": repr(seen[i]),
+            "Token": shown[i],
+            "Corrupted": seen[i],
             "Kind": kinds[i],
-            "3ML encoder sees": "" if kinds[i] == "masked" else repr(seen[i]),
+            "3ML encoder sees": "" if kinds[i] == "masked" else seen[i],
         }
         for i in range(tokens)
     ]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from threeml_core import flops
@@ -34,15 +37,14 @@ from threeml_core.runs.record import (
     run_folder,
     run_id,
 )
-from threeml_core.training.callbacks import Progress, metrics_writer, write_nothing
+from threeml_core.training.callbacks import metrics_writer
 from threeml_core.training.checkpoint import (
     REMEDY,
     SMOOTHING,
     SavedStates,
-    all_finite,
-    export_encoder,
     load_training_state,
     save_model,
+    usable_positions,
 )
 from threeml_core.training.device import choose_device, describe_device, peak_memory
 from threeml_core.training.distributed import Processes, run_with_torchrun
@@ -55,7 +57,7 @@ from threeml_core.training.evaluation import (
     on_unigram_plateau,
     tokens_by_kind,
     unigram_log_probabilities,
-    validation_blocks,
+    validation_sequences,
 )
 from threeml_core.training.model_card import count_parameters, model_card
 from threeml_core.training.trainer import Trainer, precision_of
@@ -64,11 +66,7 @@ STAGE = "pretrain"
 
 
 def planned_run(config: StudyConfig, data: PreparedData, device: torch.device) -> tuple[Path, dict[str, Any]]:
-    """Folder of a run, and all that determines its result.
-
-    Raises:
-        ParameterError: a mask rate that these sequences cannot satisfy.
-    """
+    """Folder of a run, and all that determines its result; refuses a mask rate that these sequences cannot satisfy."""
     for evaluation in (False, True):
         masking_of(config, data, evaluation)
     bf16, compiled = precision_of(config, device)
@@ -84,10 +82,6 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     Source: section 3.3 and Appendix A. Leaves `runs/pretrain/<run id>/` with `record.json`, `metrics.jsonl`,
     `model/` (decoder included) and `encoder/` (an ordinary RoBERTa with tokenizer).
 
-    Args:
-        config: resolved parameters.
-        log: takes progress lines.
-
     Raises:
         StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
     """
@@ -100,10 +94,13 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     log = log if processes.is_first else no_line
     data = prepare_data(config, log)
     epochs = config.max_steps * config.batch_size / len(data.train)
-    log(f"{config.max_steps:,} updates of {config.batch_size:,} sequences are {epochs:.3g} epochs")
+    log(f"{config.max_steps:,} steps of {config.batch_size:,} sequences are {epochs:.3g} epochs")
     folder, identity = planned_run(config, data, device)
     if config.num_processes > 1 and processes.count == 1:
-        return _pretrain_with_torchrun(config, folder, log)
+        Processes(count=config.num_processes).check(config.batch_size, config.micro_batch_size or config.batch_size)
+        if not (folder / "record.json").exists():
+            run_with_torchrun(STAGE, given_parameters(config), config.num_processes, log)
+        return _finished(folder)
     finished = (folder / "record.json").exists()
     if not finished or processes.count > 1:  # nothing changes in a finished run, so any number may read it at once
         lock = exclusive(folder / ".lock", f"run {folder.name}") if processes.is_first else contextlib.nullcontext()
@@ -138,26 +135,15 @@ def _finished(folder: Path) -> RunRecord:
     return record
 
 
-def _pretrain_with_torchrun(config: StudyConfig, folder: Path, log: Log) -> RunRecord:
-    """As `pretrain`, in `num_processes` new processes on this host."""
-    Processes(count=config.num_processes).check(config.batch_size, config.micro_batch_size or config.batch_size)
-    if not (folder / "record.json").exists():
-        run_with_torchrun("pretrain", given_parameters(config), config.num_processes, log)
-    return _finished(folder)
-
-
 def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: SavedStates, log: Log) -> dict[str, Any]:
     """Train, validate, export; the fields of the record, of which all processes but the first have none."""
     config, data, processes = trainer.config, trainer.data, trainer.processes
     saved = processes.first_says(states.newest(log) if processes.is_first else None)
     if saved is not None:
         trainer.state = load_training_state(saved, trainer.model, trainer.optimizer)
-        log(f"run {folder.name} resumes after step {trainer.state.step}")
-    else:
-        log(f"run {folder.name} starts")
-    corruption = fixed_corruption(validation_blocks(config, data), masking_of(config, data, evaluation=True))
+    log(f"run {folder.name} {f'resumes after step {trainer.state.step}' if saved else 'starts'}")
+    corruption = fixed_corruption(validation_sequences(config, data), masking_of(config, data, evaluation=True))
     _say_what_is_executed(identity, config, corruption, log)
-    _say_how_cross_is_normalised(config, log)
     unigram = unigram_log_probabilities(data.train_counts(), data.special_ids)
 
     def validate() -> dict[str, float]:
@@ -168,7 +154,7 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
     if not processes.is_first:
         return {}
     # of a part of a run, or of one process of several, it would mean nothing
-    kwh = energy.kwh if saved is None and processes.count == 1 else None
+    energy = energy if saved is None and processes.count == 1 else {}
     final: dict[str, Any] = {
         **metrics,
         **{f"eval_tokens_{kind}": count for kind, count in tokens_by_kind(corruption).items()},
@@ -179,13 +165,13 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
         log(
             f"warning: the run ends on the unigram plateau: its perplexity at masked positions is "
             f"{metrics['eval_perplexity_masked']:.1f}, the unigram's {metrics['unigram_perplexity_masked']:.1f}; try "
-            "more updates, a longer warm-up or another learning rate"
+            "more steps, a longer warm-up or another learning rate"
         )
-    return _exported(trainer, folder, final, {} if kwh is None else {"energy_kwh": kwh})
+    return _exported(trainer, folder, final, energy)
 
 
 def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corruption: CorruptedBatch, log: Log) -> None:
-    """Where rate or split are not as asked for, and where the validation text is too short for a kind of token."""
+    """Where rate, split or layer_norm (section 3.3) are not as asked for, or no token of a kind can be validated."""
     for evaluation, name in ((False, "corruption"), (True, "eval_corruption")):
         if statement := executed_statement(config.parameters(), identity[name], evaluation):
             log(f"{'validation ' * evaluation}mask rate {statement} per {config.sequence_length} tokens")
@@ -196,10 +182,6 @@ def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corrupt
                 f"the validation corruption has no {kind} token: {len(corruption.input_ids)} sequences are too few for "
                 f"{share:.0%} of the corrupted tokens; no perplexity is given for this kind"
             )
-
-
-def _say_how_cross_is_normalised(config: StudyConfig, log: Log) -> None:
-    """Where it is not as the preset says, or not as the paper says. Source: section 3.3."""
     if config.sources["layer_norm"] == "derived":
         log(f"layer_norm=pre instead of post, which preset {config.preset} has: post-LN does not work for 3ML_cross")
     elif (config.architecture, config.layer_norm) == ("cross", "post"):
@@ -223,22 +205,19 @@ def _train(
         values = processes.sum(torch.stack(pending)).tolist()
         for step, value in enumerate(values, state.step - len(values) + 1):
             if not math.isfinite(value):
-                raise TrainingError(f"the loss is not finite ({value}) at step {step}; {states.describe()}. {REMEDY}")
+                states.stop(f"the loss is not finite ({value}) at step {step}")
             if step > config.warmup_ratio * config.max_steps:
                 state.smooth(value)
         state.loss_sum += sum(values)
         state.loss_count += len(values)
         pending.clear()
 
-    def save() -> None:
-        if processes.is_first:
-            states.save(trainer.model, trainer.optimizer, state)
-
     with contextlib.ExitStack() as stack:
         stopping = stack.enter_context(stop_requested())
         writer = metrics_writer(folder, state.step, config.tensorboard)
-        write = stack.enter_context(writer) if processes.is_first else write_nothing
-        bar = stack.enter_context(Progress(config, state.step))
+        write = stack.enter_context(writer) if processes.is_first else lambda step, values: None
+        in_jupyter = "JPY_SESSION_NAME" in os.environ  # set by a Jupyter server, not by papermill or nbval
+        bar = stack.enter_context(tqdm(total=config.max_steps, initial=state.step, unit="step", disable=not in_jupyter))
         while state.step < config.max_steps:
             started = time.perf_counter()
             learning_rate = trainer.learning_rate()
@@ -251,16 +230,18 @@ def _train(
             if trainer.device.type == "cpu" or logging or validating or saving:  # free on a CPU: check every step
                 settle()
             state.window_seconds += time.perf_counter() - started
-            bar.update(1)
+            bar.update()
             if logging:
                 rate = state.loss_count * tokens_per_step / state.window_seconds
                 loss = state.loss_sum / state.loss_count
                 write(step, {"train_loss": loss, "learning_rate": learning_rate, "tokens_per_second": rate})
-                bar.report(step, config.max_steps, loss, rate, log)
+                if bar.disable:
+                    log(f"step {step}/{config.max_steps}: loss over all corrupted {loss:.3f}, {rate:.0f} tokens/s")
+                else:
+                    bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=f"{rate:.0f}")
                 state.start_window()
             if validating:
-                if not all_finite(trainer.model):
-                    raise TrainingError(f"a parameter is not finite after step {step}; {states.describe()}. {REMEDY}")
+                states.check(trainer.model, step)
                 uniform = math.log(trainer.data.vocab_size)
                 if state.smoothed_count >= SMOOTHING and state.smoothed_loss > uniform:
                     if processes.is_first:
@@ -268,7 +249,7 @@ def _train(
                     processes.wait()  # the first one leaves a record and ends
                 if processes.is_first:
                     last = validate()
-                    too_bad = end and last["eval_loss"] > uniform + _MUCH_WORSE  # also of a run of a few updates
+                    too_bad = end and last["eval_loss"] > uniform + _MUCH_WORSE  # also of a run of a few steps
                     if too_bad or not all(map(math.isfinite, last.values())):
                         raise DivergedError(_diverged("validation", step, last["eval_loss"], uniform))
                     write(step, last)
@@ -277,8 +258,8 @@ def _train(
                         f"at masked positions {last['eval_perplexity_masked']:.1f} "
                         f"(unigram {last['unigram_perplexity_masked']:.1f})"
                     )
-            if saving:
-                save()
+            if saving and processes.is_first:
+                states.save(trainer.model, trainer.optimizer, state)
             if stop and not end:
                 processes.wait()  # for the state
                 raise Preempted(
@@ -317,9 +298,10 @@ def _exported(trainer: Trainer, folder: Path, metrics: dict[str, Any], energy: d
     """Save model and encoder; the fields of the record."""
     config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
     losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
-    save_model(model, folder / "model", data.tokenizer_folder)
-    card = model_card(config, folder.name, data, metrics, model)
-    export_encoder(model, folder / "encoder", data.tokenizer_folder, card)
+    room, card = usable_positions(model), model_card(config, folder.name, data, metrics, model)
+    save_model(model, folder / "model", data.tokenizer_folder, room)
+    # section 2.2, "Fine-tuning and Inference": the decoder is removed
+    save_model(cast(PreTrainedModel, model.encoder), folder / "encoder", data.tokenizer_folder, room, card)
     return {
         "metrics": {"train_loss": losses[-1], **metrics, "on_unigram_plateau": on_unigram_plateau(metrics)},
         "flops": _flops(config, data.vocab_size),

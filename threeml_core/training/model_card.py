@@ -52,7 +52,7 @@ mask_rate {config.mask_rate:g} and split {config.mask_split}; the decoder was re
 * tokenizer: {data.meta["tokenizer"]}, {data.vocab_size:,} tokens
 * length: pre-trained on sequences of {length} tokens; there is room for {room}, at which the tokenizer cuts{longer}
 * no pooler was trained: `AutoModel` draws a new one, so take `last_hidden_state`, not `pooler_output`
-* {config.max_steps:,} updates of {config.batch_size} blocks, peak learning rate {config.learning_rate:g},
+* {config.max_steps:,} steps of {config.batch_size} sequences, peak learning rate {config.learning_rate:g},
   seed {config.seed}
 * validation perplexity {metrics["eval_perplexity"]:.2f} over all corrupted tokens, at [MASK]s
   {metrics["eval_perplexity_masked"]:.2f} (token frequencies alone: {metrics["unigram_perplexity_masked"]:.2f})

@@ -30,9 +30,9 @@ def make_optimizer(model: nn.Module, config: StudyConfig) -> torch.optim.AdamW:
 
 
 def linear_warmup_decay(step: int, max_steps: int, warmup_ratio: float) -> float:
-    """Factor on the peak learning rate at update `step` (from 0): linear up, then linear down to zero.
+    """Factor on the peak learning rate at step `step` (from 0): linear up, then linear down to zero.
 
-    The first update already moves (factor 1/warm-up steps), the last has one step's worth left. Source: Table 5.
+    The first step already moves (factor 1/warm-up steps), the last has one step's worth left. Source: Table 5.
     """
     warmup = math.ceil(warmup_ratio * max_steps)
     if step < warmup:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.foundation.errors import TrainingError
-from threeml_core.masking import IGNORE_INDEX, CorruptedBatch, RaggedBatch
+from threeml_core.masking import IGNORE_INDEX, Batch, CorruptedBatch
 from threeml_core.models.build import build_model
 from threeml_core.training.batches import Batches, seed_of
 from threeml_core.training.checkpoint import TrainingState
@@ -20,29 +19,29 @@ from threeml_core.training.distributed import Processes
 from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 
 
-def count_of(batch: CorruptedBatch | RaggedBatch) -> torch.Tensor:
+def count_of(batch: Batch) -> torch.Tensor:
     """() corrupted tokens of a batch, on its device."""
     return (batch.labels != IGNORE_INDEX).sum()
 
 
-def loss_of(model: torch.nn.Module, batch: CorruptedBatch | RaggedBatch, count: torch.Tensor) -> torch.Tensor:
-    """Sum of cross-entropies over the batch divided by `count`, the corrupted tokens of the whole update."""
+def loss_of(model: torch.nn.Module, batch: Batch, count: torch.Tensor) -> torch.Tensor:
+    """Sum of cross-entropies over the batch divided by `count`, the corrupted tokens of the whole step."""
     if isinstance(batch, CorruptedBatch):
         return model(corrupted=batch, num_items_in_batch=count, return_logits=False).loss
     return model(input_ids=batch.input_ids, labels=batch.labels, num_items_in_batch=count, return_logits=False).loss
 
 
 class Trainer:
-    """One run: model, optimizer, where it stands, and how to move it on by one update.
+    """One run: model, optimizer, where it stands, and how to move it on by one step.
 
-    What an update does follows from its step: the blocks, their corruption, and the dropout of each micro-batch. So
+    What a step does follows from its step: the sequences, their corruption, and the dropout of each micro-batch. So
     it is the same in whatever process, and however often the run was interrupted.
     """
 
     def __init__(
         self, config: StudyConfig, data: PreparedData, device: torch.device, processes: Processes | None = None
     ) -> None:
-        """`processes`: which share each update; None: this one alone."""
+        """`processes`: which share each step; None: this one alone."""
         self.config, self.data, self.device = config, data, device
         self.processes = processes or Processes()
         assert config.micro_batch_size is not None
@@ -58,25 +57,23 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, config)
         self.state = TrainingState()
         self.bf16, self.compiled = precision_of(config, device)
-        forward: torch.nn.Module = self.model
+        forward: Any = self.model
         if self.compiled:
             # rows of unequal counts take Hugging Face's own way through the encoder, which looks at the mask's values
             whole = config.mask_counts == "exact"
-            forward = torch.compile(  # type: ignore[assignment]
-                self.model, dynamic=False, fullgraph=whole, mode=config.torch_compile_mode
-            )
+            forward = torch.compile(self.model, dynamic=False, fullgraph=whole, mode=config.torch_compile_mode)
         self._forward = self.processes.share(forward)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """bfloat16 if the run uses it."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
-    def next_batch(self) -> CorruptedBatch | RaggedBatch:
-        """The batch of the next update, of all processes."""
+    def next_batch(self) -> Batch:
+        """The batch of the next step, of all processes."""
         return self.batches[self.state.step]
 
-    def update(self, batch: CorruptedBatch | RaggedBatch | None = None) -> torch.Tensor:
-        """Do one update, with the next batch if none is given; its loss in nats, still on the device.
+    def update(self, batch: Batch | None = None) -> torch.Tensor:
+        """Do one step, with the next batch if none is given; its loss in nats, still on the device.
 
         Of several processes each gives its share; the loss is their sum.
 
@@ -101,11 +98,11 @@ class Trainer:
         self.state.step += 1
         return total
 
-    def _gradients(self, own: CorruptedBatch | RaggedBatch, count: torch.Tensor) -> torch.Tensor:
+    def _gradients(self, own: Batch, count: torch.Tensor) -> torch.Tensor:
         """Accumulate the gradients of this process's share; its part of the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.device)
-        parts: Sequence[CorruptedBatch | RaggedBatch] = own.split(self.micro_batch_size)
+        parts = own.split(self.micro_batch_size)
         for number, part in enumerate(parts):
             if self.compiled:
                 torch.compiler.cudagraph_mark_step_begin()
@@ -113,8 +110,8 @@ class Trainer:
                 total += self._part(part, count, self.processes.rank * self.share + number * self.micro_batch_size)
         return total
 
-    def _part(self, part: CorruptedBatch | RaggedBatch, count: torch.Tensor, row: int) -> torch.Tensor:
-        """Forward and backward of a micro-batch whose first block is `row` of the update."""
+    def _part(self, part: Batch, count: torch.Tensor, row: int) -> torch.Tensor:
+        """Forward and backward of a micro-batch whose first sequence is `row` of the step."""
         torch.manual_seed(seed_of(self.config.seed, self.state.step, 1 + row))  # of dropout
         with self.autocast():
             loss = loss_of(self._forward, part, count)
@@ -122,13 +119,14 @@ class Trainer:
         (loss * self.processes.count if self.processes.count > 1 else loss).backward()
         return loss.detach()
 
-    def _take_smaller_parts(self, own: CorruptedBatch | RaggedBatch, count: torch.Tensor, reason: str) -> None:
+    def _take_smaller_parts(self, own: Batch, count: torch.Tensor, reason: str) -> None:
         """Out of GPU memory: find the largest smaller micro-batch that fits, and take it if that was asked for."""
         asked = self.micro_batch_size
-        fits = next((size for size in smaller_divisors(asked, self.share) if self._fits(own, count, size)), None)
+        smaller = (size for size in range(asked // 2, 0, -1) if self.share % size == 0)
+        fits = next((size for size in smaller if self._fits(own, count, size)), None)
         if fits is None:
             raise TrainingError(
-                f"out of GPU memory with micro_batch_size={asked} ({reason}), and one block does not fit either: "
+                f"out of GPU memory with micro_batch_size={asked} ({reason}), and one sequence does not fit either: "
                 "take a smaller model or shorter blocks"
             )
         if not self.config.auto_find_micro_batch_size or self.processes.count > 1:
@@ -138,7 +136,7 @@ class Trainer:
             )
         self.micro_batch_size = fits
 
-    def _fits(self, own: CorruptedBatch | RaggedBatch, count: torch.Tensor, size: int) -> bool:
+    def _fits(self, own: Batch, count: torch.Tensor, size: int) -> bool:
         """Try a micro-batch of this size; the next attempt clears its gradients."""
         self.optimizer.zero_grad(set_to_none=True)
         torch.cuda.empty_cache()
@@ -150,14 +148,9 @@ class Trainer:
         return True
 
     def learning_rate(self) -> float:
-        """Of the next update."""
+        """Of the next step."""
         config = self.config
         return config.learning_rate * linear_warmup_decay(self.state.step, config.max_steps, config.warmup_ratio)
-
-
-def smaller_divisors(size: int, share: int) -> list[int]:
-    """Micro-batches of at most half of `size` that divide a share, the largest first."""
-    return [part for part in range(size // 2, 0, -1) if share % part == 0]
 
 
 def precision_of(config: StudyConfig, device: torch.device) -> tuple[bool, bool]:

@@ -14,7 +14,7 @@ from threeml_core.config import make_config
 from threeml_core.data.corpus import PIECE_CHARACTERS, load_corpus
 from threeml_core.data.folders import HIDDEN
 from threeml_core.data.prepare import held_out, load_prepared, prepare_data
-from threeml_core.data.sequences import TokenBlocks
+from threeml_core.data.sequences import TokenSequences
 from threeml_core.data.tokenizer import train_tokenizer
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, StudyError
 
@@ -65,7 +65,7 @@ def test_validation_text_is_not_in_training(small: dict, tmp_path: Path) -> None
     data = prepare_data(make_config({**small, "corpus": str(path), "validation_fraction": 0.2}))
     tokenizer = data.tokenizer()
 
-    def numbers(blocks: TokenBlocks) -> set[str]:
+    def numbers(blocks: TokenSequences) -> set[str]:
         whole = tokenizer.decode(blocks[:][:, 1:-1].flatten().tolist())
         return {part.split(" says")[0].split()[-1] for part in whole.split("Document")[2:-1] if " says" in part}
 

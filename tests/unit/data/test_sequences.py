@@ -10,18 +10,18 @@ import torch
 
 from threeml_core.config import make_config
 from threeml_core.data.prepare import load_prepared, prepare_data
-from threeml_core.data.sequences import BlockWriter, TokenBlocks, batch_indices, epoch_order, token_dtype
+from threeml_core.data.sequences import SequenceWriter, TokenSequences, batch_indices, epoch_order, token_dtype
 from threeml_core.foundation.errors import CorpusError, DamagedFileError
 
 
 def test_blocks_hold_the_stream(tmp_path: Path) -> None:
     """<s>, n-2 tokens, </s>; documents end with </s>; nothing is lost but the incomplete last block."""
     documents = [list(range(10, 10 + k)) for k in (5, 1, 13, 2, 40)]
-    with BlockWriter(tmp_path / "b.bin", 8, 0, 2, [0, 1, 2], 100) as writer:
+    with SequenceWriter(tmp_path / "b.bin", 8, 0, 2, [0, 1, 2], 100) as writer:
         for ids in documents:
             writer.add(ids[:3], False)
             writer.add(ids[3:], True)
-    blocks = TokenBlocks(tmp_path / "b.bin", 8, writer.n_blocks, "uint16", writer.max_special_tokens)
+    blocks = TokenSequences(tmp_path / "b.bin", 8, writer.n_blocks, "uint16", writer.max_special_tokens)
     content = blocks[:]
     stream = [token for ids in documents for token in [*ids, 2]]
     assert (content[:, 0] == 0).all() and (content[:, -1] == 2).all()

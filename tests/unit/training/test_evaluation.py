@@ -13,7 +13,7 @@ from threeml_core.training.evaluation import (
     masking_of,
     mlm_perplexity,
     unigram_log_probabilities,
-    validation_blocks,
+    validation_sequences,
 )
 from threeml_core.training.trainer import Trainer
 
@@ -28,7 +28,7 @@ def test_perplexity_of_a_uniform_model(small: dict) -> None:
     with torch.no_grad():
         model.get_input_embeddings().weight.zero_()
         model.head_bias.zero_()
-    corruption = fixed_corruption(validation_blocks(config, data), masking_of(config, data, evaluation=True))
+    corruption = fixed_corruption(validation_sequences(config, data), masking_of(config, data, evaluation=True))
     unigram = unigram_log_probabilities(data.train_counts(), data.special_ids)
     for batch_size in (3, 100):
         metrics = mlm_perplexity(model, corruption, unigram, batch_size)
@@ -42,7 +42,7 @@ def test_unigram_perplexity_by_hand(small: dict) -> None:
     data = prepare_data(config)
     counts = data.train_counts().astype(float) + 1
     counts[list(data.special_ids)] = 0
-    corruption = fixed_corruption(validation_blocks(config, data), masking_of(config, data, evaluation=True))
+    corruption = fixed_corruption(validation_sequences(config, data), masking_of(config, data, evaluation=True))
     masked = corruption.labels.gather(1, corruption.mask_idx).numpy()
     expected = np.exp(-np.log(counts[masked] / counts.sum()).mean())
     model = Trainer(config, data, CPU).model
