@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -69,7 +70,7 @@ class Preloaded:
     def __enter__(self) -> Preloaded:
         command = [sys.executable, "-m", "tests.preloaded", str(self.socket)]
         environment = {**os.environ, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdout is not None and self.process.stdout.readline() == b"ready\n"
         return self
 
@@ -145,7 +146,7 @@ def _run(connection: socket.socket) -> int:
 
 
 def main(address: Sequence[str]) -> None:
-    """Import, then fork for every connection."""
+    """Import, then fork for every connection, until the process that started this one closes its end or is gone."""
     for name in [name for name in sys.modules if name.startswith("threeml_core")]:
         del sys.modules[name]
     for name in LIBRARIES:
@@ -155,7 +156,7 @@ def main(address: Sequence[str]) -> None:
     server.listen()
     print("ready", flush=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
+    while sys.stdin not in select.select([server, sys.stdin], [], [])[0]:
         connection, _ = server.accept()
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
