@@ -52,10 +52,13 @@ def find_texts(folder: Path) -> tuple[list[Path], dict[str, int]]:
                 texts.append(path)
             else:
                 raise CorpusError(f"corpus file {path} leads to no file: remove it, or bring back what it links to")
-        texts = _once(texts, passed_over)
+    names: dict[tuple[int, int], Path] = {}
+    for path in sorted(texts, key=lambda path: (path.is_symlink(), path)):  # rather its own name than that of a link
+        if names.setdefault(_key(path), path) != path:
+            passed_over[TWICE] += 1
     kinds = passed_over.most_common()
     kept, others = kinds[:_MOST_KINDS], sum(count for _, count in kinds[_MOST_KINDS:])
-    return texts, dict(kept) | ({"of other kinds": others} if others else {})
+    return sorted(names.values()), dict(kept) | ({"of other kinds": others} if others else {})
 
 
 def _extension(path: Path) -> str:
@@ -81,9 +84,8 @@ def _files_below(folder: Path, passed_over: collections.Counter[str]) -> Iterato
             hidden = [name for name in folders if name.startswith(".")]
             passed_over[HIDDEN] += sum(_count(Path(parent, name)) for name in hidden)
             # links come last, so that a text has the name it has without them
-            links = sorted(
-                Path(parent, name) for name in folders if Path(parent, name).is_symlink() and name not in hidden
-            )
+            shown = (Path(parent, name) for name in folders if name not in hidden)
+            links = sorted(path for path in shown if path.is_symlink())
             passed_over[TWICE] += sum(_leads_up(link) for link in links)
             todo += [link for link in links if not _leads_up(link)]
             folders[:] = sorted({*folders} - {*hidden} - {link.name for link in links})
@@ -108,12 +110,3 @@ def _count(folder: Path) -> int:
 def _key(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_dev, status.st_ino
-
-
-def _once(texts: list[Path], passed_over: collections.Counter[str]) -> list[Path]:
-    """Each file under one name, sorted; rather its own than that of a link."""
-    names: dict[tuple[int, int], Path] = {}
-    for path in sorted(texts, key=lambda path: (path.is_symlink(), path)):
-        if names.setdefault(_key(path), path) != path:
-            passed_over[TWICE] += 1
-    return sorted(names.values())

@@ -20,8 +20,7 @@ _SECONDS = 3.0
 def hub_or_cache(name: str | Path) -> Iterator[str]:
     """Inside, the libraries of Hugging Face ask the hub, or, if it does not answer, their cache alone.
 
-    Args:
-        name: of what is wanted; for a folder on this machine nothing is asked.
+    For the name of a folder on this machine nothing is asked.
 
     Yields:
         Why the hub is not asked, for `hub_reason`; empty if it is, or if the environment says that it is not to be.
@@ -44,12 +43,7 @@ def hub_or_cache(name: str | Path) -> Iterator[str]:
 
 
 def hub_reason(error: Exception, offline: str) -> str:
-    """Why something did not come, in part of a line.
-
-    Args:
-        error: of the library.
-        offline: from `hub_or_cache`.
-    """
+    """Why something did not come, in part of a line, from the library's error and what `hub_or_cache` gave."""
     said = " ".join(str(error).split())
     said = f"{type(error).__name__}: {said[: 80 if offline else 200]}" if said else type(error).__name__
     return f"{offline}; nothing that fits in its cache, {said}" if offline else said

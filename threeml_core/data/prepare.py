@@ -266,9 +266,11 @@ def _without_effect(config: StudyConfig, data: PreparedData) -> Iterator[str]:
 
 def _was_read(meta: dict[str, Any]) -> Iterator[str]:
     """Lines for the log: files, documents, words and sequences; what was passed over; documents that repeat."""
-    if meta.get("read") is None:
+    read = meta.get("read")
+    if read is None:
+        read = {}
         yield "the text was prepared by an earlier version, which did not note what files it read"
-    for name, about in (meta.get("read") or {}).items():
+    for name, about in read.items():
         if about is not None:
             read_of = [_counted(about["files"], "file")] if about["files"] or not about["hub_datasets"] else []
             if about["hub_datasets"]:

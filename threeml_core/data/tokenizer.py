@@ -43,10 +43,8 @@ def train_tokenizer(pieces: Iterable[str], vocab_size: int, sequence_length: int
     """
     smallest = len(SPECIAL_TOKENS) + 256
     if vocab_size < smallest:
-        raise CorpusError(
-            f"vocab_size={vocab_size}: a byte-level tokenizer needs at least {smallest} "
-            "(256 bytes and 5 special tokens)"
-        )
+        needs = f"at least {smallest} (256 bytes and 5 special tokens)"
+        raise CorpusError(f"vocab_size={vocab_size}: a byte-level tokenizer needs {needs}")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -105,17 +103,14 @@ def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerFast:
             ) from None
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise CorpusError(f"tokenizer {name_or_folder}: has no fast (tokenizers) version; choose one that has")
-    missing = [
-        label
-        for label, value in (
-            ("mask_token", tokenizer.mask_token_id),
-            ("pad_token", tokenizer.pad_token_id),
-            ("cls_token or bos_token", boundary_ids(tokenizer)[0]),
-            ("sep_token or eos_token", boundary_ids(tokenizer)[1]),
-        )
-        if value is None
-    ]
-    if missing:
+    start, end = boundary_ids(tokenizer)
+    needed = {
+        "mask_token": tokenizer.mask_token_id,
+        "pad_token": tokenizer.pad_token_id,
+        "cls_token or bos_token": start,
+        "sep_token or eos_token": end,
+    }
+    if missing := [label for label, value in needed.items() if value is None]:
         raise CorpusError(
             f"tokenizer {name_or_folder}: has no {', no '.join(missing)}; a masked language model needs <mask>, "
             "<pad>, <s> and </s>: choose roberta-base's kind, or `tokenizer: train`"
@@ -142,7 +137,14 @@ class Encoder:
         self._backend.no_truncation()
         self._backend.no_padding()
         self._added = [token.content for token in self._backend.get_added_tokens_decoder().values()]
-        self._by_words = _is_byte_level_bpe(self._backend)
+        about = json.loads(self._backend.to_str())
+        bytes_of_words = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+        self._by_words = (
+            about["normalizer"] is None
+            and bytes_of_words.items() <= (about["pre_tokenizer"] or {}).items()
+            and about["model"]["type"] == "BPE"
+            and not about["model"]["dropout"]
+        )
         self._known: dict[str, bytes] = {}
 
     def __call__(self, texts: list[str]) -> list[np.ndarray]:
@@ -158,25 +160,12 @@ class Encoder:
         return [np.frombuffer(part, np.uint32) for part in ids]
 
     def _split(self, text: str) -> list[str] | None:
-        if not self._by_words or any(token in text for token in self._added):
-            return None
-        return _WORDS.findall(text)
+        whole = not self._by_words or any(token in text for token in self._added)
+        return None if whole else _WORDS.findall(text)
 
     def _encode(self, texts: list[str]) -> list[bytes]:
         encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.uint32).tobytes() for encoding in encodings]
-
-
-def _is_byte_level_bpe(backend: Tokenizer) -> bool:
-    about = json.loads(backend.to_str())
-    split, model = about["pre_tokenizer"] or {}, about["model"]
-    settings = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-    return (
-        about["normalizer"] is None
-        and settings.items() <= split.items()
-        and model["type"] == "BPE"
-        and not model["dropout"]
-    )
 
 
 def boundary_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int | None, int | None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
@@ -18,7 +19,7 @@ from threeml_core.config import StudyConfig
 from threeml_core.foundation.log import Log
 from threeml_core.glue.metrics import task_metrics, task_score
 from threeml_core.glue.predictions import FILE, Predictions
-from threeml_core.glue.readers import Split, TaskData
+from threeml_core.glue.readers import TaskData
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, recorded, run_folder, run_id
 
@@ -32,44 +33,36 @@ _TOKENS = r"\w+|[^\w\s]"  # words and marks
 def bag_of_words(data: TaskData) -> Predictions:
     """Logistic (for a regression: ridge) regression on which words and marks each text holds, and on its length.
 
-    Trained on at most `MAX_EXAMPLES` of the training examples.
-
-    The texts of a pair have features of their own; nothing in it sees order, or one text in the light of the other.
+    Trained on at most `MAX_EXAMPLES` of the training examples. The texts of a pair have features of their own; nothing
+    in it sees order, or one text in the light of the other.
     """
     task = data.task
-    classes = np.unique(data.train.labels)
-    if task.labels and len(classes) == 1:  # nothing to tell apart: that class is the answer
-        sure = np.where(np.arange(task.num_labels) == classes[0], 0.0, -np.inf)
-        return Predictions(
-            task,
-            {tag: split.labels for tag, split in data.validation.items()},
-            {tag: np.tile(sure, (len(split), 1)) for tag, split in data.validation.items()},
-        )
     step = max(1, -(-len(data.train) // MAX_EXAMPLES))
+    texts, targets = data.train.texts[::step], data.train.labels[::step]
     vectorizers = [CountVectorizer(token_pattern=_TOKENS, binary=True) for _ in task.columns]
-    for column, vectorizer in enumerate(vectorizers):
-        vectorizer.fit(texts[column] for texts in data.train.texts[::step])
+    for vectorizer, column in zip(vectorizers, zip(*texts, strict=True), strict=True):
+        vectorizer.fit(column)
 
-    def features(split: Split, step: int = 1) -> sparse.csr_matrix:
+    def features(rows: list[tuple[str, ...]]) -> sparse.csr_matrix:
         parts = []
-        for column, vectorizer in enumerate(vectorizers):
-            texts = [row[column] for row in split.texts[::step]]
-            lengths = [[len(text), len(text.split()), sum(not c.isalnum() for c in text)] for text in texts]
-            parts += [vectorizer.transform(texts), sparse.csr_matrix(lengths, dtype=float)]
+        for vectorizer, column in zip(vectorizers, zip(*rows, strict=True), strict=True):
+            lengths = [[len(text), len(text.split()), sum(not c.isalnum() for c in text)] for text in column]
+            parts += [vectorizer.transform(column), sparse.csr_matrix(lengths, dtype=float)]
         return sparse.hstack(parts, format="csr")
 
-    model = make_pipeline(MaxAbsScaler(), LogisticRegression(max_iter=2000) if task.labels else Ridge())
-    model.fit(features(data.train, step), data.train.labels[::step])
-    labels, logits = {}, {}
+    if task.is_regression:
+        regression: Any = Ridge()
+    else:  # of a single class there is nothing to tell apart: it is the answer
+        regression = LogisticRegression(max_iter=2000) if len(np.unique(targets)) > 1 else DummyClassifier()
+    model = make_pipeline(MaxAbsScaler(), regression).fit(features(texts), targets)
+    logits = {}
     for tag, split in data.validation.items():
-        labels[tag] = split.labels
-        if task.labels:
-            # classes that do not occur in training can never be predicted
+        if task.is_regression:
+            logits[tag] = model.predict(features(split.texts))[:, None]
+        else:  # classes that do not occur in training can never be predicted
             logits[tag] = np.full((len(split), task.num_labels), -np.inf)
-            logits[tag][:, model.classes_] = model.predict_log_proba(features(split))
-        else:
-            logits[tag] = model.predict(features(split))[:, None]
-    return Predictions(task, labels, logits)
+            logits[tag][:, model.classes_] = model.predict_log_proba(features(split.texts))
+    return Predictions(task, {tag: split.labels for tag, split in data.validation.items()}, logits)
 
 
 def baseline_job(data: TaskData, config: StudyConfig) -> Job:

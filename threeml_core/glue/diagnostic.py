@@ -89,35 +89,25 @@ def _moved_on(pairs: list[tuple[str, str]], rng: np.random.Generator) -> list[tu
 def _pairs(articles: Iterable[str], rng: np.random.Generator, names: tuple[str, ...]) -> Rows:
     """The classes `names` of: next, same_article (or elsewhere), other_article."""
     groups = [pairs for article in articles if len(pairs := _consecutive(article)) >= 2]
-    sizes = [len(group) for group in groups]
     everything = [pair for group in groups for pair in group]
-    by_class = {"next": everything, "same_article": [pair for group in groups for pair in _moved_on(group, rng)]}
-    by_class["elsewhere"] = by_class["same_article"]
+    moved = [pair for group in groups for pair in _moved_on(group, rng)]
     # moving by half of all pairs in article order leaves the article, unless one article holds more than half of them
     half = len(everything) // 2
-    assert max(sizes) <= half, "one article holds most of the sentences"
-    by_class["other_article"] = [
-        (a, everything[(i + half) % len(everything)][1]) for i, (a, _) in enumerate(everything)
-    ]
-    texts = [pair for name in names for pair in by_class[name]]
-    labels = [label for label, name in enumerate(names) for _ in by_class[name]]
-    return list(texts), labels
+    assert max(map(len, groups)) <= half, "one article holds most of the sentences"
+    others = [(a, b) for (a, _), (_, b) in zip(everything, everything[half:] + everything[:half], strict=True)]
+    by_class = {"next": everything, "same_article": moved, "elsewhere": moved, "other_article": others}
+    texts: list[tuple[str, ...]] = [pair for name in names for pair in by_class[name]]
+    return texts, [label for label, name in enumerate(names) for _ in by_class[name]]
 
 
 @functools.cache
 def diagnostic_rows(name: str) -> dict[str, Rows]:
-    """Training and validation examples of a diagnostic task, always the same ones.
-
-    Args:
-        name: of `DIAGNOSTIC_TASKS`.
-    """
+    """Training and validation examples of one of `DIAGNOSTIC_TASKS`, always the same ones."""
     rows = {}
     texts = [text for _, text in bundled_articles() if held_out(text, HELD_OUT)]
     for number, split in enumerate(("train", "validation")):
         articles = [text for text in texts if held_out(text, _VALIDATION) == (split == "validation")]
         rng = np.random.default_rng(number)
-        if name == "word_order":
-            rows[split] = _word_order(articles, rng)
-        else:
-            rows[split] = _pairs(articles, rng, DIAGNOSTIC_TASKS[name].labels)
+        is_pair = name != "word_order"
+        rows[split] = _pairs(articles, rng, DIAGNOSTIC_TASKS[name].labels) if is_pair else _word_order(articles, rng)
     return rows

@@ -55,15 +55,13 @@ class EncodedSplit:
     def batch(self, index: np.ndarray, pad_token_id: int, pad_to: int | None = None) -> dict[str, np.ndarray]:
         """The examples `index`, padded to the longest of them, as a model takes them.
 
-        `attention_mask` is left out where nothing is padded, `token_type_ids` where all are 0.
-
         Args:
             index: (B,) examples.
             pad_token_id: fills the rows.
             pad_to: pad to this length instead.
 
         Returns:
-            `input_ids` and the others, each (B, longest).
+            (B, longest) `input_ids`; `attention_mask` if anything is padded; `token_type_ids` if not all are 0.
         """
         lengths = self.offsets[index + 1] - self.offsets[index]
         width = max(int(lengths.max()), pad_to or 0)

@@ -139,10 +139,7 @@ def _pretraining_record(folder: Path) -> RunRecord | None:
 def load_classifier(folder: Path, num_labels: int, is_random: bool = False) -> PreTrainedModel:
     """The encoder under a new classification (or, with one output, regression) head, drawn from torch's generator.
 
-    Args:
-        folder: with `config.json` and safetensors weights.
-        num_labels: outputs of the head.
-        is_random: draw the encoder's weights too, as its configuration says.
+    With `is_random` the encoder's weights are drawn too, as its configuration says.
 
     Raises:
         CheckpointError: see `open_encoder`.

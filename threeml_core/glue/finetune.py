@@ -61,18 +61,13 @@ class Setting:
     data: dict[str, TaskData]
     encoded: dict[str, EncodedTask]
 
-    @property
-    def pad_token_id(self) -> int:
-        """Fills padded rows."""
-        return int(self.encoder.tokenizer.pad_token_id)
+    def batch(self, split: EncodedSplit, index: np.ndarray) -> dict[str, np.ndarray]:
+        """The examples `index`, padded as the parameters say; see `EncodedSplit.batch`."""
+        pad_to = self.config.max_length if self.config.pad_to_max_length else None
+        return split.batch(index, int(self.encoder.tokenizer.pad_token_id), pad_to)
 
     def identity(self, run: FinetuneRun, starts: Sequence[str]) -> dict[str, Any]:
-        """All that determines the result of a run.
-
-        Args:
-            run: task, seed, point of the grid.
-            starts: run ids of the models of which the best is where it starts; none: the encoder itself.
-        """
+        """All that determines the result of a run, which starts from the best of the runs `starts`."""
         return {
             **dataclasses.asdict(run),
             "encoder": self.encoder.fingerprint,
@@ -98,11 +93,12 @@ def load_tasks(config: StudyConfig, log: Log = print_line) -> dict[str, TaskData
     Raises:
         StudyError: an unknown task, malformed data, a `max_length` that the encoder to be pre-trained could not take.
     """
-    assert config.max_position_embeddings is not None
-    if config.checkpoint is None and config.max_length > config.max_position_embeddings - 2:
+    positions = config.max_position_embeddings
+    assert positions is not None
+    if config.checkpoint is None and config.max_length > positions - 2:
         raise ParameterError(
-            f"max_length={config.max_length}: with max_position_embeddings={config.max_position_embeddings} the "
-            f"encoder takes at most {config.max_position_embeddings - 2} tokens; lower one or raise the other"
+            f"max_length={config.max_length}: with max_position_embeddings={positions} the encoder takes at most "
+            f"{positions - 2} tokens; lower one or raise the other"
         )
     data = {task.name: load_task(task, config) for task in planned_tasks(config)}
     for examples in data.values():
@@ -125,11 +121,8 @@ def make_setting(config: StudyConfig, encoder: Encoder, data: dict[str, TaskData
             f"max_length={config.max_length}: the encoder {encoder.checkpoint} takes at most {encoder.positions} "
             "tokens; set max_length to at most that"
         )
-    cache = project_path(config.runs_dir) / "data"
-    encoded = {
-        name: encode_task(examples, encoder.tokenizer, config.max_length, cache, encoder.segments)
-        for name, examples in data.items()
-    }
+    how = (encoder.tokenizer, config.max_length, project_path(config.runs_dir) / "data", encoder.segments)
+    encoded = {name: encode_task(examples, *how) for name, examples in data.items()}
     return Setting(config, encoder, device, data, encoded)
 
 
@@ -143,11 +136,10 @@ def plan_jobs(setting: Setting) -> list[Job]:
     for task in sorted(tasks, key=lambda task: start_of(task, config) is not None):
         keep_encoder = any(start_of(other, config) == task.name for other in tasks)
         needed = {task.name, start_of(task, config)}
-        own = dataclasses.replace(  # all that a job needs, as it may be sent to another process
-            setting,
-            data={name: setting.data[name].without_texts() for name in setting.data if name in needed},
-            encoded={name: setting.encoded[name] for name in setting.encoded if name in needed},
-        )
+        # all that a job needs, as it may be sent to another process
+        data = {name: of.without_texts() for name, of in setting.data.items() if name in needed}
+        encoded = {name: of for name, of in setting.encoded.items() if name in needed}
+        own = dataclasses.replace(setting, data=data, encoded=encoded)
         for run in runs_of(task, config):
             starts = tuple(by_seed.get((start_of(task, config), run.seed), ()))
             work = functools.partial(finetune, own, run, starts, keep_encoder)
@@ -162,12 +154,6 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
 
     Source: section 3.1, Table 6. RTE, STS-B and MRPC start from the best MNLI model of the same seed (which of the
     MNLI models it is, the paper leaves open).
-
-    Args:
-        config: tasks, grids, seeds.
-        encoder: from `encoders.open_encoder`.
-        data: from `load_tasks`.
-        log: takes progress lines.
 
     Raises:
         StudyError: bad input, before any run starts.
@@ -213,20 +199,19 @@ def finetune(
         run: task, seed, point of the grid.
         starts: run ids of the models of which the best is where this one starts; none: the encoder itself.
         keep_encoder: leave the fine-tuned encoder for other tasks to start from.
-        log: takes progress lines.
+        log: takes a line about a start that is trained again, or an undefined metric.
     """
     name = setting.run_id(run, starts)
     folder = setting.folder(name)
 
     def work(environment: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {"data": _about(setting, run)}
         try:
             trained = _train(setting, run, _start(setting, run, starts, log), keep_selected=keep_encoder)
         except TrainingError as error:
             found["failure"] = str(error)
         else:
-            if trained.metrics["undefined"]:
-                keys = ", ".join(trained.metrics["undefined"])
+            if keys := ", ".join(trained.metrics["undefined"]):
                 log(f"{name}: one answer for every example, so {keys} is undefined and counts as 0")
             if keep_encoder:
                 save_encoder(trained.model, folder / "encoder")
@@ -234,21 +219,16 @@ def finetune(
             with atomic_file(folder / "metrics.jsonl") as temporary:
                 temporary.write_text("".join(json_text(line) + "\n" for line in trained.lines), encoding="utf-8")
             constant = constant_answers(setting.data[run.task].task, trained.answers.splits)
-            found["metrics"] = {**trained.metrics, "constant_answers": constant}
-            found["timing"] = trained.timing
-            found["files"] = ("metrics.jsonl", FILE)
+            metrics = {**trained.metrics, "constant_answers": constant}
+            found |= {"metrics": metrics, "timing": trained.timing, "files": ("metrics.jsonl", FILE)}
         describe_device(environment, setting.device)
-        return {**found, "data": _about(setting, run)}
+        return found
 
     return recorded(folder, setting.identity(run, starts), setting.config, work)
 
 
 def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) -> PreTrainedModel:
-    """The model a run starts from, under a new head: the encoder, or the best of the models `starts`.
-
-    Raises:
-        TrainingError: all of them failed.
-    """
+    """The model a run starts from, under a new head: the encoder, or the best of the models `starts`."""
     encoder = setting.encoder
     num_labels = setting.data[run.task].task.num_labels
     if not starts:
@@ -257,10 +237,9 @@ def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) 
     best = best_run([read_record(setting.folder(name)) for name in starts])
     if best is None:
         raise TrainingError(f"all runs it could start from failed ({', '.join(starts)})")
-    for name in starts:
-        if name != best.run_id:
-            with exclusive(setting.folder(name) / ".lock", f"run {name}", wait=True):
-                shutil.rmtree(setting.folder(name) / "encoder", ignore_errors=True)
+    for name in {*starts} - {best.run_id}:
+        with exclusive(setting.folder(name) / ".lock", f"run {name}", wait=True):
+            shutil.rmtree(setting.folder(name) / "encoder", ignore_errors=True)
     folder = setting.folder(best.run_id)
     with exclusive(folder / ".lock", f"run {best.run_id}", wait=True):
         if not (folder / "encoder").is_dir():
@@ -274,29 +253,20 @@ def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) 
 
 @dataclasses.dataclass
 class Trained:
-    """What training leaves.
-
-    Attributes:
-        model: with the weights of the epoch that counts, if they were asked for; else of the last epoch.
-        metrics: of the epoch that counts.
-        answers: of that epoch.
-        lines: metrics of every epoch.
-        timing: seconds, sequences and tokens a second, share of padding, peak memory.
-    """
+    """What training leaves."""
 
     model: PreTrainedModel
+    """With the weights of the epoch that counts, if they were asked for; else of the last epoch."""
     metrics: dict[str, Any]
+    """Of the epoch that counts, as `answers`."""
     answers: Predictions
     lines: list[dict[str, Any]]
+    """Metrics of every epoch."""
     timing: dict[str, float]
 
 
 def _train(setting: Setting, run: FinetuneRun, model: PreTrainedModel, keep_selected: bool) -> Trained:
-    """All epochs of a run, a validation after each.
-
-    Raises:
-        TrainingError: a loss or an output is not finite.
-    """
+    """All epochs of a run, a validation after each; a TrainingError if a loss or an output is not finite."""
     config, device = setting.config, setting.device
     task = setting.data[run.task].task
     train = setting.encoded[run.task].splits["train"]
@@ -314,19 +284,19 @@ def _train(setting: Setting, run: FinetuneRun, model: PreTrainedModel, keep_sele
     lines: list[dict[str, Any]] = []
     selected: tuple[dict[str, Any], Predictions] | None = None
     weights: dict[str, torch.Tensor] | None = None
-    pad_to = config.max_length if config.pad_to_max_length else None
     for epoch in range(1, run.epochs + 1):
         model.train()
         started = time.perf_counter()
         losses: list[torch.Tensor] = []
         loss_sum = 0.0
         for index in training_batches(train, run.batch_size, run.seed, epoch):
-            inputs = train.batch(index, setting.pad_token_id, pad_to)
+            inputs = setting.batch(train, index)
             slots += inputs["input_ids"].size
             factor = linear_warmup_decay(step, run.epochs * updates, config.finetune_warmup_ratio)
             set_learning_rate(optimizer, run.learning_rate * factor)
             optimizer.zero_grad(set_to_none=True)
-            loss = _loss(task, _logits(setting, model, inputs), torch.from_numpy(train.labels[index]).to(device))
+            logits, labels = _logits(setting, model, inputs), torch.from_numpy(train.labels[index]).to(device)
+            loss = F.mse_loss(logits[:, 0], labels) if task.is_regression else F.cross_entropy(logits, labels)
             loss.backward()
             if config.max_grad_norm > 0:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
@@ -367,17 +337,8 @@ def _logits(setting: Setting, model: PreTrainedModel, inputs: dict[str, np.ndarr
         return model(**tensors).logits.float()
 
 
-def _loss(task: Task, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy, or the squared error of a regression; mean over the batch."""
-    return F.mse_loss(logits[:, 0], labels) if task.is_regression else F.cross_entropy(logits, labels)
-
-
 def _settle(losses: list[torch.Tensor], step: int) -> float:
-    """Sum of the losses not yet looked at.
-
-    Raises:
-        TrainingError: one is not finite.
-    """
+    """Sum of the losses not yet looked at; a TrainingError if one is not finite."""
     values = torch.stack(losses).tolist() if losses else []
     losses.clear()
     for number, value in enumerate(values, step - len(values) + 1):
@@ -402,10 +363,8 @@ def _predict(setting: Setting, model: PreTrainedModel, task: Task) -> Prediction
 def predict_split(setting: Setting, model: PreTrainedModel, split: EncodedSplit, num_labels: int) -> np.ndarray:
     """(N, num_labels) outputs in the order of the examples; the model must be in evaluation mode."""
     logits = np.empty((len(split), num_labels), np.float32)
-    pad_to = setting.config.max_length if setting.config.pad_to_max_length else None
     for index in evaluation_batches(split, max(1, _EVAL_TOKENS // setting.config.max_length)):
-        inputs = split.batch(index, setting.pad_token_id, pad_to)
-        logits[index] = _logits(setting, model, inputs).cpu().numpy()
+        logits[index] = _logits(setting, model, setting.batch(split, index)).cpu().numpy()
     return logits
 
 
@@ -433,12 +392,13 @@ def export_predictions(study: GlueStudy, config: StudyConfig) -> dict[str, Path]
     """
     files = {}
     for result in study.results:
-        if result.best:
-            names = [record.run_id for record in result.best]
-            path = project_path(config.runs_dir) / "predictions" / f"{result.task.name}-{fingerprint(names)}.parquet"
+        if not result.best:
+            continue
+        names = [record.run_id for record in result.best]
+        path = project_path(config.runs_dir) / "predictions" / f"{result.task.name}-{fingerprint(names)}.parquet"
+        if not path.exists():
             seeds = [record.identity["seed"] for record in result.best]
-            if not path.exists():
-                answers = [load_predictions(result.task, record.folder(config.runs_dir)) for record in result.best]
-                write_parquet(path, list(zip(names, seeds, answers, strict=True)))
-            files[result.task.name] = path
+            answers = [load_predictions(result.task, record.folder(config.runs_dir)) for record in result.best]
+            write_parquet(path, list(zip(names, seeds, answers, strict=True)))
+        files[result.task.name] = path
     return files

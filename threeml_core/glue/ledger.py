@@ -66,13 +66,9 @@ def encoder_of(record: RunRecord) -> str | None:
 
 
 def finished_tasks(config: StudyConfig, records: Iterable[RunRecord]) -> dict[str, tuple[RunRecord, ...]]:
-    """Task -> records of its planned runs, where all are there.
+    """Task -> records of its planned runs, where all are there among the fine-tunings of one encoder, oldest first.
 
     RTE, STS-B and MRPC only if they started from the MNLI runs that are planned.
-
-    Args:
-        config: what was planned.
-        records: fine-tunings of one encoder, oldest first.
     """
     there = {(FinetuneRun.of(record), *record.identity["starts"]): record for record in records}
     ids: dict[tuple[str | None, int], list[str]] = {}
@@ -142,8 +138,8 @@ def _notes(
         name: [f"{split} {about['examples']:,}" for split, about in of[0].data["splits"].items() if about["is_subset"]]
         for name, of in records.items()
     }
-    titles = {task.name: task.title for task in planned_tasks(config)}
-    for task in planned_tasks(config):
+    planned = {task.name: task for task in planned_tasks(config)}
+    for task in planned.values():
         if task.name not in records:
             notes.append(f"{task.title}: not all of its runs have a record")
             continue
@@ -151,7 +147,7 @@ def _notes(
             notes.append(f"{task.title}: a subset, not the full task ({', '.join(subsets[task.name])} examples)")
         start = start_of(task, config)
         if start and subsets.get(start):
-            notes.append(f"{task.title}: starts from a model trained on a subset of {titles[start]}")
+            notes.append(f"{task.title}: starts from a model trained on a subset of {planned[start].title}")
     if config.glue == "bundled" and pretrained is not None and not checkpoint.startswith(RANDOM):
         seen = pretrained.parameters["validation_corpus"] or pretrained.parameters["validation_fraction"] < HELD_OUT
         if "bundled" in pretrained.data["corpus"] and seen:

@@ -6,6 +6,7 @@ Source: section 3.1. All values are fractions (the tables multiply by 100), exce
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,23 +39,16 @@ def metric_value(metric: str, labels: np.ndarray, predictions: np.ndarray) -> tu
     constant = bool(np.all(predictions == predictions[0]) or np.all(labels == labels[0]))
     if metric in ("mcc", "pearson", "spearman") and constant:
         return 0.0, False
-    if metric == "mcc":
-        return float(matthews_corrcoef(labels, predictions)), True
-    if metric == "accuracy":
-        return float(accuracy_score(labels, predictions)), True
+    if metric in ("pearson", "spearman"):
+        correlation = stats.pearsonr if metric == "pearson" else stats.spearmanr
+        return float(correlation(np.asarray(labels, float), np.asarray(predictions, float)).statistic), True
     if metric == "f1":
         return float(f1_score(labels, predictions, zero_division=0)), True
-    correlation = {"pearson": stats.pearsonr, "spearman": stats.spearmanr}[metric]
-    return float(correlation(np.asarray(labels, float), np.asarray(predictions, float)).statistic), True
+    return float({"mcc": matthews_corrcoef, "accuracy": accuracy_score}[metric](labels, predictions)), True
 
 
 def task_metrics(task: Task, splits: Splits) -> tuple[dict[str, float], list[str]]:
-    """All metrics of a task, and the names of those that are undefined (and count as 0).
-
-    Args:
-        task: names the metrics and the validation splits.
-        splits: tag of a validation split -> (labels, predictions), both (N,).
-    """
+    """All metrics of a task, and the names of those that are undefined (and count as 0)."""
     values, undefined = {}, []
     for tag in task.validation:
         for metric in task.metrics:
@@ -102,20 +96,16 @@ def resampled_metric(metric: str, labels: np.ndarray, predictions: np.ndarray, w
     if metric == "accuracy":
         return weights @ (labels == predictions) / weights.sum(axis=1)
     if metric in ("mcc", "f1"):
-        return _from_confusion(metric, _confusion(labels, predictions, weights))
+        return _from_confusion(metric, labels, predictions, weights)
     if metric == "spearman":
         return _correlation(_ranks(labels, weights), _ranks(predictions, weights), weights)
     return _correlation(labels[None].astype(float), predictions[None].astype(float), weights)
 
 
-def _confusion(labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(R, classes, classes): label by prediction."""
+def _from_confusion(metric: str, labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
     classes = int(max(labels.max(), predictions.max(), 1)) + 1
     cells = np.eye(classes * classes)[labels.astype(int) * classes + predictions.astype(int)]
-    return (weights @ cells).reshape(-1, classes, classes)
-
-
-def _from_confusion(metric: str, confusion: np.ndarray) -> np.ndarray:
+    confusion = (weights @ cells).reshape(-1, classes, classes)  # label by prediction
     correct, total = np.trace(confusion, axis1=1, axis2=2), confusion.sum(axis=(1, 2))
     true, predicted = confusion.sum(axis=2), confusion.sum(axis=1)
     if metric == "f1":
@@ -151,13 +141,8 @@ def _correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarra
 def resampled_metrics(task: Task, runs: Sequence[Splits], resamples: int, rng: np.random.Generator) -> np.ndarray:
     """(resamples, runs, metrics) each metric of each run on each bootstrap sample of the validation examples.
 
-    All runs see the same samples, so that differences between them are paired.
-
-    Args:
-        task: gives the metrics, in the order of `Task.metric_keys`.
-        runs: what each run answered.
-        resamples: bootstrap samples.
-        rng: draws them.
+    All runs see the same samples, so that differences between them are paired. Metrics are in the order of
+    `Task.metric_keys`.
     """
     values = np.empty((resamples, len(runs), len(task.metric_keys)))
     for start in range(0, resamples, _RESAMPLES_AT_ONCE):
@@ -180,15 +165,12 @@ FEWEST_SEEDS = 3
 
 @dataclasses.dataclass(frozen=True)
 class _Side:
-    """What a model's runs on one task give.
-
-    Attributes:
-        scores: (k,) of each run on all examples.
-        resampled: (R, k) of each run on each bootstrap sample of the examples.
-    """
+    """What a model's runs on one task give."""
 
     scores: np.ndarray
+    """(k,) of each run on all examples."""
     resampled: np.ndarray
+    """(R, k) of each run on each bootstrap sample of the examples."""
 
     @property
     def mean(self) -> np.ndarray:
@@ -204,8 +186,7 @@ class _Side:
     def by_both(self) -> float:
         """What of the examples' variance is different in every run, and thus also in `by_seeds`."""
         apart = self.resampled - self.mean[:, None]
-        runs = len(self.scores)
-        return float(np.mean(np.var(apart, axis=0))) / (runs - 1)
+        return float(np.mean(np.var(apart, axis=0))) / (len(self.scores) - 1)
 
 
 def _sides(task: Task, sides: Sequence[Sequence[Splits]], resamples: int, seed: int) -> list[_Side]:
@@ -235,14 +216,7 @@ def score_interval(
     """Interval of the task's mean score over runs (one a seed), which holds what other seeds and examples would give.
 
     With fewer than `FEWEST_SEEDS` runs it covers the validation examples alone, for these runs: the percentiles of a
-    bootstrap.
-
-    Args:
-        task: the task.
-        runs: what the best run of each seed answered.
-        resamples: bootstrap samples of the examples.
-        seed: of the bootstrap.
-        level: share of intervals that hold the truth.
+    bootstrap of `resamples` samples.
     """
     (side,) = _sides(task, [runs], resamples, seed)
     if len(runs) < FEWEST_SEEDS:
@@ -257,50 +231,36 @@ def score_interval(
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Of two models on one task: the difference of their scores (first minus second), and how sure it is.
-
-    Attributes:
-        difference: of the mean scores over runs (one a seed) on all validation examples.
-        low: lower end of its 95% interval.
-        high: upper end.
-        p_value: two-sided; None: too few seeds, and the interval covers the validation examples alone.
-        resamples: bootstrap samples.
-    """
+    """Of two models on one task: the difference of their scores (first minus second), and how sure it is."""
 
     difference: float
+    """Of the mean scores over runs (one a seed) on all validation examples; `low` to `high` is its 95% interval."""
     low: float
     high: float
     p_value: float | None
+    """Two-sided; None: too few seeds, and the interval covers the validation examples alone."""
     resamples: int
 
 
 def compare(
     task: Task, first: Sequence[Splits], second: Sequence[Splits], resamples: int = 2000, seed: int = 0
 ) -> Comparison:
-    """Paired by examples: both models answer the same ones; seeds are independent on both sides.
+    """Two models by the answers of their runs (one a seed), paired by examples; seeds are independent on both sides.
 
     With equal models it finds p < .05 in 3 to 6% of the cases with 3 and with 5 seeds a side (by simulation), be it
     seeds or examples that vary. With one seed a side, examples alone would find it in up to 60%, as they do not know
     what another seed would give: fewer than `FEWEST_SEEDS` give no p-value. Means stand for the protocol's medians, as
     the median of few runs has no such interval.
 
-    Args:
-        task: the task.
-        first: what the runs (one a seed) of the first model answered.
-        second: the same of the second model.
-        resamples: bootstrap samples of the examples.
-        seed: of the bootstrap.
-
     Raises:
         ParameterError: the two did not answer the same examples.
     """
-    for run in (*first, *second):
-        for tag in task.validation:
-            if not np.array_equal(run[tag][0], first[0][tag][0]):
-                raise ParameterError(
-                    f"{task.title}: the two sides did not answer the same validation examples; "
-                    "compare predictions made on the same data"
-                )
+    for run, tag in itertools.product((*first, *second), task.validation):
+        if not np.array_equal(run[tag][0], first[0][tag][0]):
+            raise ParameterError(
+                f"{task.title}: the two sides did not answer the same validation examples; "
+                "compare predictions made on the same data"
+            )
     sides = _sides(task, [first, second], resamples, seed)
     difference = float(sides[0].scores.mean() - sides[1].scores.mean())
     if min(len(first), len(second)) < FEWEST_SEEDS:

@@ -71,10 +71,6 @@ def load_predictions(task: Task, folder: Path) -> Predictions:
 def write_parquet(path: Path, runs: Sequence[tuple[str, int, Predictions]]) -> None:
     """All answers of several runs of a task as one table: run, seed, split, example, label, prediction, logits.
 
-    Args:
-        path: the file.
-        runs: (run id, seed, answers).
-
     Raises:
         ParameterError: pyarrow is not installed.
     """

@@ -49,9 +49,8 @@ class FinetuneRun:
 def planned_tasks(config: StudyConfig) -> list[Task]:
     """The tasks to fine-tune: those asked for, and those they start from."""
     asked = select_tasks(config)
-    known = tasks_of_source(config.glue)
-    starts = {task.starts_from for task in asked if task.starts_from and config.from_mnli}
-    return [task for task in known.values() if task in asked or task.name in starts]
+    starts = {start_of(task, config) for task in asked}
+    return [task for task in tasks_of_source(config.glue).values() if task in asked or task.name in starts]
 
 
 def start_of(task: Task, config: StudyConfig) -> str | None:
@@ -62,7 +61,7 @@ def start_of(task: Task, config: StudyConfig) -> str | None:
 def runs_of(task: Task, config: StudyConfig) -> list[FinetuneRun]:
     """Grid x seeds for a task, or `trials` random points of the grid for each seed."""
     size = "finetune_large_" if task.large else "finetune_"
-    axes = [config.listed(f"{size}{axis}") for axis in _AXES]
+    axes = (config.listed(f"{size}{axis}") for axis in ("learning_rates", "batch_sizes", "epochs"))
     grid = list(itertools.product(*axes))
     runs = []
     for seed in range(config.seed, config.seed + config.num_seeds):
@@ -72,9 +71,6 @@ def runs_of(task: Task, config: StudyConfig) -> list[FinetuneRun]:
             points = [grid[i] for i in sorted(order[: config.num_trials])]
         runs += [FinetuneRun(task.name, seed, *point) for point in points]
     return runs
-
-
-_AXES = ("learning_rates", "batch_sizes", "epochs")
 
 
 def planned_runs(config: StudyConfig) -> list[FinetuneRun]:
@@ -170,17 +166,11 @@ class TaskResult:
 def task_result(
     task: Task, records: Sequence[RunRecord], baseline: RunRecord, runs_dir: str | Path, resamples: int = 1000
 ) -> TaskResult:
-    """Apply the protocol to the records of a task: best of the grid for each seed, median over seeds.
+    """Apply the protocol to the records of all runs of a task: best of the grid for each seed, median over seeds.
 
-    The score is the mean of the metrics' medians, so a printed row gives its own average; the interval, which the paper
-    does not have, is of the mean over seeds, see `score_interval`.
-
-    Args:
-        task: the task.
-        records: of all its runs.
-        baseline: of the bag of words.
-        runs_dir: where the runs left their predictions.
-        resamples: bootstrap samples.
+    The score is the mean of the metrics' medians, so a reported row gives its own average; the interval, which the
+    paper does not have, is of the mean over seeds, see `score_interval`. Both take what the runs answered below
+    `runs_dir`, or the record of an earlier bootstrap.
     """
     best = best_of_seeds(records)
     medians = median_metrics(task, best) if best else {}
@@ -192,13 +182,13 @@ def task_result(
         return {"low": low, "high": high, "chance": chance_level(task, splits[0]), "examples": examples}
 
     identity = {"task": task.name, "runs": [record.run_id for record in best], "resamples": resamples}
-    of, is_older = _bootstrapped(identity, best[0], runs_dir, measure) if best else (_NOTHING, False)
-    score = statistics.fmean(medians.values()) if best else None
+    of: dict[str, Any] = {"low": None, "high": None, "chance": None, "examples": {}}
+    score, is_older = None, False
+    if best:
+        of, is_older = _bootstrapped(identity, best[0], runs_dir, measure)
+        score = statistics.fmean(medians.values())
     is_narrow = is_older and len(best) > 1
     return TaskResult(task, tuple(records), tuple(best), medians, score, **of, baseline=baseline, is_older=is_narrow)
-
-
-_NOTHING: dict[str, Any] = {"low": None, "high": None, "chance": None, "examples": {}}
 
 
 def answers_of(task: Task, records: Sequence[RunRecord], runs_dir: str | Path) -> list[Splits]:
@@ -213,24 +203,18 @@ def compare_results(
 
     An older record's p-value, of resampled seeds, is passed over: with few seeds it is too small.
 
-    Args:
-        first: of one model.
-        second: of another, on the same examples.
-        runs_dir: where the runs left their predictions.
-        resamples: bootstrap samples.
-
     Raises:
         ParameterError: the two did not answer the same examples.
     """
     if not first.best or not second.best:
         return None
     task = first.task
-    sides = {"runs": [r.run_id for r in first.best], "against": [r.run_id for r in second.best]}
 
     def measure() -> dict[str, Any]:
         answers = [answers_of(task, result.best, runs_dir) for result in (first, second)]
         return dataclasses.asdict(compare(task, answers[0], answers[1], resamples))
 
+    sides = {"runs": [r.run_id for r in first.best], "against": [r.run_id for r in second.best]}
     identity = {"task": task.name, **sides, "resamples": resamples}
     of, is_older = _bootstrapped(identity, first.best[0], runs_dir, measure)
     return Comparison(**{**of, "p_value": None} if is_older else of)
@@ -239,21 +223,15 @@ def compare_results(
 def _bootstrapped(
     identity: dict[str, Any], run: RunRecord, runs_dir: str | Path, measure: Callable[[], dict[str, Any]]
 ) -> tuple[dict[str, Any], bool]:
-    """What a bootstrap gave: from its record, which needs no predictions, else measured and recorded.
+    """What a bootstrap of the runs in `identity` gave: from its record, which needs no predictions, else measured.
 
-    The second value tells whether the record is older than `_METHOD`: then seeds were resampled as well as examples.
-
-    Args:
-        identity: the runs it looks at, and how.
-        run: one of them, whose parameters the record takes.
-        runs_dir: folder of all runs.
-        measure: gives the metrics.
+    A new record takes the parameters of `run`, one of them. The second value tells whether the record is older than
+    `_METHOD`: then seeds were resampled as well as examples.
     """
     latest = {**identity, "method": _METHOD}
     folder = run_folder(runs_dir, "bootstrap", run_id(f"{identity['task']}-bootstrap", latest))
     if not (folder / "record.json").exists():
-        older = [record for record in load_records(runs_dir, "bootstrap") if record.identity == identity]
-        if older:
+        if older := [record for record in load_records(runs_dir, "bootstrap") if record.identity == identity]:
             return older[-1].metrics, True
 
     def work(environment: dict[str, Any]) -> dict[str, Any]:
@@ -288,8 +266,8 @@ class GlueStudy:
     @property
     def average(self) -> float | None:
         """Macro average over the tasks asked for; None if one has no score. Source: section 3.1."""
-        scores = [result.score for result in self.results]
-        return None if None in scores else macro_average(score for score in scores if score is not None)
+        scores = [result.score for result in self.results if result.score is not None]
+        return macro_average(scores) if len(scores) == len(self.results) else None
 
     @property
     def runs(self) -> list[RunRecord]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from threeml_core.config import StudyConfig
+from threeml_core.data.corpus import optional_library
 from threeml_core.data.hub import hub_or_cache, hub_reason
 from threeml_core.foundation.errors import CorpusError
 from threeml_core.foundation.files import find_path, fingerprint, refuse_locked, utf16_of
@@ -74,11 +75,8 @@ class TaskData:
 
     def without_texts(self) -> TaskData:
         """Labels and counts alone, for where the texts are tokenised already."""
-
-        def empty(split: Split) -> Split:
-            return dataclasses.replace(split, texts=[()] * len(split))
-
-        return TaskData(self.task, empty(self.train), {tag: empty(split) for tag, split in self.validation.items()})
+        train, *others = (dataclasses.replace(s, texts=[()] * len(s)) for s in (self.train, *self.validation.values()))
+        return TaskData(self.task, train, dict(zip(self.validation, others, strict=True)))
 
     def fingerprint(self) -> str:
         """Of all texts and labels."""
@@ -91,11 +89,7 @@ def split_name(tag: str) -> str:
 
 
 def load_task(task: Task, config: StudyConfig) -> TaskData:
-    """The examples of a task from the source `config.glue`.
-
-    Args:
-        task: of `GLUE_TASKS` or `DIAGNOSTIC_TASKS`.
-        config: `glue` (the source), `max_train_examples`, `skip_bad_rows`.
+    """The examples of a task from the source `config.glue`, at most `max_train_examples` of them for training.
 
     Raises:
         CorpusError: the source or a split is missing, empty or malformed, or a label is unknown; the line names the
@@ -103,10 +97,10 @@ def load_task(task: Task, config: StudyConfig) -> TaskData:
     """
     if config.glue == "bundled":
         splits = {name: _split(task, *rows, "bundled articles") for name, rows in diagnostic_rows(task.name).items()}
-    elif config.glue == "hub":
-        splits = _from_hub(task)
     else:
-        splits = _from_folder(task, find_path(config.glue), config.skip_bad_rows)
+        names = ["train", *map(split_name, task.validation)]
+        from_hub = config.glue == "hub"
+        splits = _from_hub(task, names) if from_hub else _from_folder(task, names, config)
     for name, official in zip(splits, task.official_sizes, strict=False):
         if len(splits[name]) < official:
             splits[name] = dataclasses.replace(splits[name], is_subset=True)
@@ -134,40 +128,30 @@ def _split(
     return Split(texts, np.array(labels, kind), source, subset, skipped)
 
 
-def _from_folder(task: Task, folder: Path, skip_bad_rows: bool) -> dict[str, Split]:
+def _from_folder(task: Task, names: list[str], config: StudyConfig) -> dict[str, Split]:
+    folder = find_path(config.glue)
     if not folder.is_dir():
         raise CorpusError(f"glue={str(folder)!r}: no such folder; expected 'bundled', 'hub' or a folder of the tasks")
     tsv, parquet = refuse_locked(folder / task.title), refuse_locked(folder / task.name)
     if any(tsv.glob("*.tsv")):
-        return {
-            name: _read_tsv(task, _tsv_file(tsv, stems), skip_bad_rows) for name, stems in _tsv_candidates(task).items()
-        }
+        return {name: _read_tsv(task, _tsv_file(tsv, name), config.skip_bad_rows) for name in names}
     if any(parquet.glob("*.parquet")):
-        return {name: _read_parquet(task, parquet, name) for name in ["train", *map(split_name, task.validation)]}
+        return {name: _read_parquet(task, parquet, name) for name in names}
     there = ", ".join(sorted(p.name for p in folder.iterdir() if p.is_dir())[:20]) or "no folder"
+    is_start = task.name == "mnli"
+    advice = f"{task.title} is where other tasks start: add it, or set from_mnli=False"
     raise CorpusError(
         f"glue={str(folder)!r} has neither {task.title}/*.tsv nor {task.name}/*.parquet (there is: {there}); "
-        + (
-            f"{task.title} is where other tasks start: add it, or set from_mnli=False"
-            if task.name == "mnli"
-            else "add it, or leave the task out of `tasks`"
-        )
+        f"{advice if is_start else 'add it, or leave the task out of `tasks`'}"
     )
 
 
 # -- TSV ----------------------------------------------------------------------------------------------------------
 
 
-def _tsv_candidates(task: Task) -> dict[str, list[str]]:
-    """Split -> file stems, the official one first."""
-    stems = {"train": ["train", "train.subset"]}
-    for tag in task.validation:
-        official = f"dev_{tag}" if tag else "dev"
-        stems[split_name(tag)] = [official, f"{official}.subset", *([] if tag else ["heldout.subset"])]
-    return stems
-
-
-def _tsv_file(folder: Path, stems: list[str]) -> Path:
+def _tsv_file(folder: Path, name: str) -> Path:
+    official = name.replace("validation", "dev")
+    stems = [official, f"{official}.subset", *(["heldout.subset"] if name == "validation" else [])]
     for stem in stems:
         if (folder / f"{stem}.tsv").is_file():
             return folder / f"{stem}.tsv"
@@ -233,16 +217,13 @@ def _label(task: Task, text: str, where: str) -> float:
 
 
 def _read_parquet(task: Task, folder: Path, name: str) -> Split:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise CorpusError(f"{folder}: reading .parquet needs `pip install pyarrow`") from None
+    why = f"{folder}: reading .parquet needs `pip install pyarrow`"
+    pyarrow, parquet = optional_library("pyarrow", why), optional_library("pyarrow.parquet", why)
     files = sorted(folder.glob(f"{name}-*.parquet")) or sorted(folder.glob(f"{name}.parquet"))
     if not files:
         raise CorpusError(f"{folder} has no {name}-*.parquet; add the file, or leave the task out of `tasks`")
     try:
-        table = pyarrow.concat_tables(pyarrow.parquet.read_table(path) for path in files)
+        table = pyarrow.concat_tables(parquet.read_table(path) for path in files)
     except (pyarrow.ArrowException, OSError) as error:
         raise CorpusError(f"{files[0]} is not a readable parquet file: {str(error).splitlines()[0]}") from None
     names: list[str] = []
@@ -252,13 +233,10 @@ def _read_parquet(task: Task, folder: Path, name: str) -> Split:
     return _from_columns(task, table.column_names, lambda c: table[c].to_pylist(), names, f"{task.name}/{name}")
 
 
-def _from_hub(task: Task) -> dict[str, Split]:
-    try:
-        import datasets
-    except ImportError:
-        raise CorpusError("glue='hub' needs `pip install datasets`, or set glue to a folder") from None
+def _from_hub(task: Task, names: list[str]) -> dict[str, Split]:
+    datasets = optional_library("datasets", "glue='hub' needs `pip install datasets`, or set glue to a folder")
     splits = {}
-    for name in ["train", *map(split_name, task.validation)]:
+    for name in names:
         with hub_or_cache(HUB_DATASET) as offline:
             try:
                 data = datasets.load_dataset(HUB_DATASET, task.name, split=name)
@@ -267,9 +245,9 @@ def _from_hub(task: Task) -> dict[str, Split]:
                     f"glue='hub': {HUB_DATASET} did not come ({hub_reason(error, offline)}); check the network, or "
                     "set glue to a folder with the official files, or to 'bundled' for the diagnostic tasks"
                 ) from None
-        names = getattr(data.features.get("label"), "names", None) or []
+        classes = getattr(data.features.get("label"), "names", None) or []
         where = f"{HUB_DATASET} {task.name}/{name}"
-        splits[name] = _from_columns(task, data.column_names, data.__getitem__, names, where)
+        splits[name] = _from_columns(task, data.column_names, data.__getitem__, classes, where)
     return splits
 
 
