@@ -98,7 +98,7 @@ def _corrupt_group(
 
 
 def draw_sample(config: StudyConfig, data: PreparedData) -> Sample:
-    """Choose sequences evenly over the text until `states_per_layer` [MASK]s of frequent tokens are found, or all of them.
+    """Choose sequences evenly over the text until `states_per_layer` [MASK]s of frequent tokens are found, or all.
 
     The corruption is that of the model's own pre-training, with exact counts.
 
