@@ -201,7 +201,7 @@ def in_chunks(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]
 
 
 def _split_lines(path: Path, separator: str) -> Iterator[tuple[int, Iterator[str]]]:
-    """(lines or blank lines before it, lines) of each document; blank lines between documents are left out."""
+    """(number, lines) of each document; of a single line its number, from 0. Blank lines between them are left out."""
 
     def numbered() -> Iterator[tuple[int, str]]:
         number, is_inside = 0, separator == "file"
