@@ -17,8 +17,10 @@ import pytest
 
 from threeml_core.config import PARAMETERS, make_config, type_of
 from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.foundation.log import no_line
 from threeml_core.reporting.cost import study_plan
 from threeml_core.study.ledger import find
+from threeml_core.training.loop import pretrain
 
 NOTEBOOKS = sorted((PROJECT_ROOT / "notebooks").glob("*.ipynb"))
 TINY = make_config({})
@@ -172,7 +174,7 @@ def test_a_run_that_fails_ends_with_one_line(small_arguments: list[str], tmp_pat
 
 
 @pytest.mark.parametrize("architecture", ["self", "cross", "vanilla"])
-def test_pretrain_notebook(architecture: str, small_arguments: list[str], tmp_path: Path) -> None:
+def test_pretrain_notebook(architecture: str, small: dict, small_arguments: list[str], tmp_path: Path) -> None:
     """The README's line, on a small corpus: ends with its record, curves, perplexities and speed-up."""
     out = tmp_path / "out.ipynb"
     arguments = [*small_arguments, "-p", "mask_rate", "0.5", "-p", "architecture", architecture]
@@ -182,6 +184,7 @@ def test_pretrain_notebook(architecture: str, small_arguments: list[str], tmp_pa
     text = str([output for cell in cells for output in cell.outputs])
     for expected in ("Validation perplexity", "aria-label", "speed-up in FLOPs over vanilla", "record.json", "unigram"):
         assert expected in text
+    assert "Forward and backward" in text and "(8, 32)" in text and "After the step" in text
     (record,) = (tmp_path / "runs" / "pretrain").glob("*/record.json")
     assert f"{architecture}-51-" in str(record), "16.25 of 32 tokens"
     metrics = json.loads(record.read_text())["metrics"]
@@ -192,6 +195,10 @@ def test_pretrain_notebook(architecture: str, small_arguments: list[str], tmp_pa
         f"{metrics['eval_perplexity_masked']:.1f} at "
         f"[MASK]s (unigram {metrics['unigram_perplexity_masked']:.1f}); record: {record}"
     ), "the terminal says what came out"
+    given = {**small, "runs_dir": str(tmp_path / "loop"), "mask_rate": 0.5, "architecture": architecture}
+    alone = pretrain(make_config(given), no_line).metrics
+    for name in ("train_loss", "eval_loss"):
+        assert metrics[name] == pytest.approx(alone[name], rel=1e-3), "the shown step changes nothing in the run"
 
 
 @pytest.mark.parametrize("given", [{}, {"preset": "small", "plan_only": True}], ids=["tiny", "small"])
