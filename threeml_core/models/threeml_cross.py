@@ -26,6 +26,8 @@ from threeml_core.models.head import PredictionTransform
 class ThreeMLCrossForMaskedLM(ThreeMLModel):
     """3ML_cross. Replaced and unchanged tokens are predicted from the encoder's output.
 
+    Decoder positions are added to the queries only: keys and values are the encoder's output as it is.
+
     The paper contradicts itself on their head: section 2.2 says the same prediction layer (`visible_head="shared"`,
     which fits the reported 364M parameters), Appendix C counts one of its own (`separate`, which shares embedding and
     bias).
@@ -67,7 +69,7 @@ class ThreeMLCrossForMaskedLM(ThreeMLModel):
     def decode_all(
         self, encoded: Tensor, positions: Tensor, masked: Tensor, kept: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        """The same at all positions, for rows with any number of [MASK]s."""
+        """As `at_corrupted`, at all n positions: the ordinary `forward`, for rows with any number of [MASK]s."""
         projected = self.projection(encoded)
         # a row of [MASK]s alone has nothing to remember: zeros, so that it sees neither its padding nor its [MASK]s
         memory = projected.where(kept.any(1)[:, None, None], torch.zeros_like(projected))

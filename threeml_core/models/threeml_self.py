@@ -6,7 +6,7 @@ Source: section 2.2 and Figure 2. For a sequence of n tokens, n_de of them [MASK
     encoder            (batch, n_en, d_en)    most of the layers, and no [MASK] in them
     projection         (batch, n_en, d_de)    to the decoder's width
     decoder input      (batch, n, d_de)       [MASK] embeddings in between, decoder positions on all
-    decoder layers     (batch, n, d_de)       self-attention over all n tokens
+    decoder layers     (batch, n, d_de)       self-attention over all n tokens; the last one for k positions only
     head               (batch, k, d_en)       at the k corrupted positions, back to the encoder's width
     logits             (batch, k, vocab)      by the word embedding
 """
@@ -53,7 +53,7 @@ class ThreeMLSelfForMaskedLM(ThreeMLModel):
     def decode_all(
         self, encoded: Tensor, positions: Tensor, masked: Tensor, kept: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
-        """The same at all positions, for rows with any number of [MASK]s."""
+        """As `at_corrupted`, at all n positions: the ordinary `forward`, for rows with any number of [MASK]s."""
         hidden = torch.where(masked[..., None], self.mask_embedding, self.projection(encoded))
         states = self.decode(hidden + self.decoder_positions(positions), visible=never_empty(kept | masked))
         return self.head(states[-1]), states

@@ -12,7 +12,7 @@ from threeml_core.study.evidence import MARGIN, Evidence
 from threeml_core.study.experiment import Experiment
 
 STUDY_MODELS = (("vanilla", 0.15), ("vanilla", 0.4), ("self", 0.4), ("self", 0.5), ("cross", 0.4))
-"""The five models of the efficient recipe, with their mask rates; the longer one has no vanilla model at 40%."""
+"""The five models of the efficient recipe, with their mask rates; the paper's longer one has no vanilla at 40%."""
 
 
 def equal_budget(config: StudyConfig) -> list[dict[str, Any]]:
