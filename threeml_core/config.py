@@ -401,7 +401,8 @@ def resolve_parameters(namespace: Mapping[str, Any]) -> StudyConfig:
     for name, value in namespace.items():
         if name.startswith("_") or name not in PARAMETERS and not isinstance(value, plain):
             continue
-        if name in untyped or name not in tiny or (type(value), value) != (type(tiny[name]), tiny[name]):
+        edited = name not in tiny or (type(value), value) != (type(tiny[name]), tiny[name])
+        if name in untyped or edited or name == "preset":
             given[name] = "None" if value is None and name in PARAMETERS and type_of(name)[1] else value
     return make_config(given)
 

@@ -208,7 +208,7 @@ def test_resolve_parameters_knows_what_was_given() -> None:
         for cell in cells:
             exec("" if cell.startswith("%") else cell, namespace)
         namespace.pop("__annotations__", None)
-        config, expected = resolve_parameters(namespace), make_config(given)
+        config, expected = resolve_parameters(namespace), make_config({"preset": "tiny", **given})
         assert (config, dict(config.sources)) == (expected, dict(expected.sources)), what
 
 
