@@ -198,7 +198,7 @@ def _is_locked(lock: Path) -> bool:
 def test_a_batch_that_cannot_be_shared(own_runs: dict) -> None:
     with pytest.raises(ParameterError, match="batch_size=8 cannot be shared by 3 processes: choose a multiple of 3"):
         pretrain(make_config({**own_runs, "num_processes": 3}), lambda line: None)
-    with pytest.raises(ParameterError, match="micro_batch_size=4 does not divide the 6 blocks"):
+    with pytest.raises(ParameterError, match="micro_batch_size=4 does not divide the 6 sequences"):
         Processes(count=2).check(12, 4)
     Processes(count=4).check(8, 8)  # a micro-batch is at most a share
 
@@ -249,5 +249,5 @@ def test_nothing_fits(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("threeml_core.training.trainer.loss_of", full)
-    with pytest.raises(TrainingError, match="and one block does not fit either: take a smaller model"):
+    with pytest.raises(TrainingError, match="and one sequence does not fit either: take a smaller model"):
         pretrain(run(own_runs, auto_find_micro_batch_size=True), lambda line: None)

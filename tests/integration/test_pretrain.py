@@ -435,7 +435,7 @@ def test_a_run_says_what_it_makes_of_the_text(own_runs: dict, monkeypatch: pytes
     lines: list[str] = []
     record = pretrain(config, lines.append)
     epochs = 20 * 8 / len(prepare_data(config).train)
-    said = lines.index(f"20 updates of 8 sequences are {epochs:.3g} epochs")
+    said = lines.index(f"20 steps of 8 sequences are {epochs:.3g} epochs")
     assert said < lines.index(f"run {record.run_id} starts") and any(
         line.startswith("corpus: 1 file read") for line in lines
     )

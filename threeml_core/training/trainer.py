@@ -127,7 +127,7 @@ class Trainer:
         if fits is None:
             raise TrainingError(
                 f"out of GPU memory with micro_batch_size={asked} ({reason}), and one sequence does not fit either: "
-                "take a smaller model or shorter blocks"
+                "take a smaller model or shorter sequences"
             )
         if not self.config.auto_find_micro_batch_size or self.processes.count > 1:
             raise TrainingError(
