@@ -440,7 +440,7 @@ def test_a_run_says_what_it_makes_of_the_text(own_runs: dict, monkeypatch: pytes
         line.startswith("corpus: 1 file read") for line in lines
     )
     (warning,) = (line for line in lines if line.startswith("warning: the run ends on the unigram plateau"))
-    assert f"is {record.metrics['eval_perplexity_masked']:.1f}, the unigram's" in warning and "more updates" in warning
+    assert f"is {record.metrics['eval_perplexity_masked']:.1f}, the unigram's" in warning and "more steps" in warning
     monkeypatch.setattr("threeml_core.training.evaluation.PLATEAU_MARGIN", 100.0)
     pretrain(config.replace(seed=1), lines.append)
     assert sum(line.startswith("warning: the run ends on the unigram plateau") for line in lines) == 1
