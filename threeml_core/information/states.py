@@ -189,8 +189,8 @@ class Forward:
                 for found, layer in zip(parts, layers, strict=True):
                     found.append(states[layer][counts].half())
             whole = [torch.cat(found) for found in parts]
-            for layer, states in zip(layers, whole, strict=True):
-                if not torch.isfinite(states).all():
+            for layer, rows in zip(layers, whole, strict=True):
+                if not torch.isfinite(rows).all():
                     raise StudyError(
                         f"layer {layer}: a state is not finite in float16 (largest number: 65,504); the model has "
                         "diverged, or leave this layer out (state_layers)"
