@@ -47,12 +47,7 @@ class Load:
     busy: float | None
 
     def problem(self, patience: Patience, average_too: bool) -> str:
-        """Why this is too much, or "".
-
-        Args:
-            patience: has the limits.
-            average_too: the load average has to be low even where `busy` is known.
-        """
+        """Why this is too much, or ""; `average_too`: the load average has to be low even where `busy` is known."""
         cores = available_cores()
         found = []
         if self.average > patience.load * cores and (average_too or self.busy is None):

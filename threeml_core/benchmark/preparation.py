@@ -30,11 +30,7 @@ class Preparation:
 
 
 def compare_preparation(config: StudyConfig, data: PreparedData, log: Log) -> dict[str, Preparation] | str:
-    """Both ways on the first `benchmark_megabytes` of the corpus, each in a process of its own.
-
-    Returns:
-        `ours` and `run_mlm`, or why they were not compared.
-    """
+    """`ours` and `run_mlm` on the first `benchmark_megabytes`, each in a process; or why they were not compared."""
     try:
         import datasets  # noqa: F401
     except ImportError:

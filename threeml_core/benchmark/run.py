@@ -125,11 +125,11 @@ class _Session:
 
     def measure(self, refuse: bool, patience: Patience, log: Log) -> RunRecord:
         """See `run_benchmark`."""
-        several = self.config.num_benchmark_sessions > 1
-        if not (refuse or several):  # a report's page does not wait for what its own runs have left in the average
+        strict = refuse or self.config.num_benchmark_sessions > 1
+        if not strict:  # a report's page does not wait for what its own runs have left in the average
             patience = dataclasses.replace(patience, wait=min(patience.wait, PAGE_WAIT))
-        load = wait_until_idle(patience, refuse or several, log)
-        problem = load.problem(patience, refuse or several)
+        load = wait_until_idle(patience, strict, log)
+        problem = load.problem(patience, strict)
         if problem and refuse:
             raise BusyError(
                 f"this machine is busy: {problem}, after waiting for {patience.wait:.0f} s; nothing was recorded: let "
@@ -159,15 +159,7 @@ def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
         "process": os.getpid(),
         "started": now(),
         "flops_ceiling": matrix_product_ceiling(device, bf16),
-        "arms": {
-            of.name: {
-                "label": of.label,
-                "kind": of.kind,
-                "architecture": of.config.architecture,
-                "mask_rate": of.config.mask_rate,
-            }
-            for of in variants
-        },
+        "arms": {of.name: of.described() for of in variants},
     }
     if "memory" in parts:
         metrics["peak_bytes"] = peaks(variants, data, device, log)

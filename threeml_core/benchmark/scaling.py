@@ -30,8 +30,8 @@ TURN_SECONDS = 0.1
 class ScalingPoint:
     """One geometry: its axis and value, its FLOPs by the exact formula, the seconds of its step (median).
 
-    `base_flops` and `relative` are those of the geometry itself, and how many times as long a step of this one takes
-    (median of the ratios of neighbouring turns, so that a machine's drift is not taken for a cost).
+    `base_flops` are those of the geometry itself, beside which a step takes `relative` times as long (median of the
+    ratios of neighbouring turns, so that a machine's drift is not taken for a cost).
     """
 
     axis: str

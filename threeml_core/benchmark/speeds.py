@@ -173,15 +173,10 @@ def sessions_said(records: Sequence[RunRecord]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class VariantSpeed:
-    """One variant of the comparison; of several sessions everything is the mean over them.
+    """One variant of the comparison, seconds and FLOPs per step; of several sessions everything is the mean over them.
 
     Attributes:
-        name: of the variant.
-        label: for tables.
-        step: seconds.
-        cpu: CPU seconds of a step, of the whole process.
-        tokens_per_second: original tokens.
-        flops: executed by a step.
+        cpu: seconds of all CPUs, of the whole process.
         utilisation: share of the measured ceiling of matrix products.
         mfu: share of the GPU's datasheet, or None on a CPU.
         over_vanilla: how many times faster than vanilla at 15%.

@@ -77,7 +77,7 @@ class _OnCPU:
 
 
 class _OnTorch:
-    """The same in torch, for a GPU. Sums are added in an order that a GPU does not fix: the last digits may differ."""
+    """The same in torch, for a GPU, which does not fix the order in which sums are added: last digits may differ."""
 
     def __init__(self, centres: Tensor) -> None:
         self._centres = centres

@@ -18,12 +18,7 @@ NATS_TO_BITS = 1 / math.log(2)
 
 
 class JointCounts:
-    """How often each cluster meets each token; only cells that occur are kept.
-
-    Args:
-        clusters: (N,) int, 0 or more.
-        tokens: (N,) int, 0 or more.
-    """
+    """How often each of (N,) clusters meets each of (N,) tokens, 0 or more; only cells that occur are kept."""
 
     def __init__(self, clusters: np.ndarray, tokens: np.ndarray) -> None:
         self.total = len(tokens)
@@ -77,11 +72,8 @@ def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> tuple[flo
     I(N) = I + a/N + b/N² (Strong et al., "Entropy and information in neural spike trains", 1998); the second value is
     half of what extrapolating has changed. On synthetic tables with `MIN_PAIRS_PER_CELL` or more the truth lies
     within two errors, made of this and the sampling error, in 95% of the cases (tested); below, the estimate may be far
-    too high. Subtracting the estimate on shuffled tokens instead would take away too much.
-
-    Args:
-        clusters: (N,) int, in random order.
-        tokens: (N,) int.
+    too high. Subtracting the estimate on shuffled tokens instead would take away too much. The (N,) pairs have to be in
+    random order.
     """
     full, half, quarter = (
         float(np.mean([JointCounts(clusters[i::n], tokens[i::n]).grassberger_information() for i in range(n)]))
@@ -156,14 +148,9 @@ class LayerInformation:
 def estimate_layer(
     assignments: Sequence[np.ndarray], tokens: np.ndarray, layer: int, width: int, seed: int = 0
 ) -> LayerInformation:
-    """All estimates from the clusters that several k-means seeds have found.
+    """All estimates from the (N,) clusters of the states that several k-means seeds have found, and their (N,) tokens.
 
-    Args:
-        assignments: for each k-means seed (N,) cluster of each state.
-        tokens: (N,) token of each state.
-        layer: its number, for the record.
-        width: of its states, for the record.
-        seed: of the shuffle.
+    `layer` and `width` of its states are for the record; `seed` is that of the shuffle.
     """
     order = np.random.default_rng(seed).permutation(len(tokens))  # halves and quarters are samples of the whole
     tokens, shuffled = tokens[order], tokens
@@ -187,13 +174,7 @@ def estimate_layer(
 
 @dataclasses.dataclass(frozen=True)
 class BiasPoint:
-    """What the estimates are on synthetic states whose mutual information is known.
-
-    Attributes:
-        coupling: of the mixture.
-        truth: closed form; nats.
-        found: all estimates.
-    """
+    """What the estimates are on states of a mixture of this coupling, whose mutual information is known; nats."""
 
     coupling: float
     truth: float

@@ -25,11 +25,7 @@ MOST = 0.5
 def first_block(architecture: str, records: Sequence[RunRecord]) -> Finding:
     """What the first decoder block knows, as a share of what the vanilla model's last layer knows; the latest pairs.
 
-    Only runs that were asked about the same [MASK]s are set against each other.
-
-    Args:
-        architecture: self or cross.
-        records: of stage `mutual_information`, oldest first.
+    Of the records, oldest first, only those that were asked about the same [MASK]s are set against each other.
     """
     found: dict[int, tuple[float, float, str]] = {}
     references: dict[tuple[object, ...], tuple[RunRecord, LayerInformation]] = {}
@@ -45,11 +41,7 @@ def first_block(architecture: str, records: Sequence[RunRecord]) -> Finding:
 
 
 def first_layers(records: Iterable[RunRecord]) -> Finding:
-    """What the first quarter of the vanilla model's blocks gives, as a share of what all give; the latest of a seed.
-
-    Args:
-        records: of stage `mutual_information`, oldest first.
-    """
+    """What the first quarter of the vanilla model's layers gives, as a share of all; of records oldest first."""
     found: dict[int, tuple[float, float, str]] = {}
     for record in (record for record in records if record.parameters["architecture"] == "vanilla"):
         count = record.parameters["num_hidden_layers"]

@@ -139,14 +139,9 @@ def draw_sample(config: StudyConfig, data: PreparedData) -> Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """How a model is run over a sample.
+    """How one of the three models is run over a sample: so many sequences at a time, with bfloat16 autocast or not.
 
-    Attributes:
-        model: any of the three.
-        sample: the [MASK]s.
-        final_norm: pre-LN: the last layer behind the final LayerNorm.
-        batch_size: sequences in a forward pass.
-        bf16: bfloat16 autocast.
+    With `final_norm` the last layer of a pre-LN model is taken behind the final LayerNorm.
     """
 
     model: PreTrainedModel
