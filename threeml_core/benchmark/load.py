@@ -99,8 +99,8 @@ def wait_until_idle(patience: Patience, average_too: bool, log: Log) -> Load:
     """Look, again and again for at most `patience.wait` seconds, until `Load.problem` sees none; the last look."""
     deadline = time.monotonic() + patience.wait
     load = look()
-    if load.problem(patience, average_too) and patience.wait > 0:
-        log(f"this machine is busy, {load.problem(patience, average_too)}: waiting, at most {patience.wait:.0f} s")
+    if (problem := load.problem(patience, average_too)) and patience.wait > 0:
+        log(f"this machine is busy, {problem}: waiting, at most {patience.wait:.0f} s")
     while load.problem(patience, average_too) and time.monotonic() < deadline:
         time.sleep(min(_EVERY, max(0.0, deadline - time.monotonic())))
         load = look()

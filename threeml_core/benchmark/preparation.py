@@ -67,8 +67,7 @@ def _measured(way: Callable[..., int], arguments: tuple[Any, ...]) -> Preparatio
     device = torch.device("cpu")
     before, cpu, started = peak_memory(device), time.process_time(), time.perf_counter()
     tokens = way(*arguments)
-    took, used = time.perf_counter() - started, time.process_time() - cpu
-    return Preparation(tokens, took, used, peak_memory(device) - before)
+    return Preparation(tokens, time.perf_counter() - started, time.process_time() - cpu, peak_memory(device) - before)
 
 
 def _ours(config: StudyConfig, text: str, tokenizer: str, folder: str) -> int:

@@ -97,11 +97,9 @@ def measure_scaling(config: StudyConfig, data: PreparedData, device: torch.devic
     """
     wanted = list(points_of(config))
     log(f"{len(wanted)} geometries, {TURNS} turns each")
-    cut = {data.train.n: data}
-    for _, _, point in wanted:
-        n = point.sequence_length
-        if n not in cut:
-            cut[n] = dataclasses.replace(data, train=_Cut(data.train, n, data.special_ids))
+    others = {point.sequence_length for _, _, point in wanted} - {data.train.n}
+    cut = {n: dataclasses.replace(data, train=_Cut(data.train, n, data.special_ids)) for n in others}
+    cut[data.train.n] = data
 
     def cost(point: StudyConfig) -> float:
         return flops.training_flops(flops.forward_flops(point, "exact", data.vocab_size), point.batch_size, 1, "exact")

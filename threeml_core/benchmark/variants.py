@@ -90,7 +90,6 @@ class OursRunner:
 
     def __init__(self, variant: Variant, data: PreparedData, device: torch.device) -> None:
         self.trainer = Trainer(variant.config, data, device)
-        self.model = self.trainer.model
 
     def batch(self) -> Any:
         """Read and corrupt the sequences of the next step."""

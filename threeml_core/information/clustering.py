@@ -102,7 +102,7 @@ def cluster(
     device: torch.device | str = "cpu",
     back_end: type[_OnCPU | _OnTorch] | None = None,
 ) -> np.ndarray:
-    """Cluster rows by mini-batch k-means.
+    """(N,) int32: each row's nearest centre, found by mini-batch k-means.
 
     Memory stays bounded: beside the centres it holds a batch, or the `START_ROWS` * K rows of which the start is drawn.
 
@@ -114,9 +114,6 @@ def cluster(
         batch_size: rows between two moves; at least K are taken.
         device: of the centres.
         back_end: None: scikit-learn on a CPU, torch on a GPU.
-
-    Returns:
-        (N,) int32: each row's nearest centre.
 
     Raises:
         ParameterError: fewer rows than clusters, or a row is not finite.

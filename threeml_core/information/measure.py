@@ -321,15 +321,11 @@ class _Progress:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.measured: dict[int, LayerInformation] = {}
-        self.seconds = {"states_seconds": 0.0, "clustering_seconds": 0.0}
-        if not path.exists():
-            return
+        nothing: dict[str, Any] = {"layers": [], "states_seconds": 0.0, "clustering_seconds": 0.0}
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            for values in content["layers"]:
-                self.measured[values["layer"]] = LayerInformation(**values)
-            self.seconds = {name: float(content[name]) for name in self.seconds}
+            content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else nothing
+            self.measured = {values["layer"]: LayerInformation(**values) for values in content["layers"]}
+            self.seconds = {name: float(content[name]) for name in ("states_seconds", "clustering_seconds")}
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DamagedFileError(f"damaged run: {path} cannot be read ({error}); remove it and run again") from None
 

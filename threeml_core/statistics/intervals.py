@@ -138,9 +138,8 @@ def pooled_estimate(differences: Sequence[float], spread: Spread) -> Estimate:
 def detectable_difference(deviation: float, seeds: int, level: float = 0.95, power: float = 0.8) -> float:
     """The smallest true mean whose interval leaves out zero with probability `power`; inf with one seed.
 
-    Source: the power of the two-sided t-test of one sample, here of differences paired by seed with this standard
-    deviation. The noncentral t is integrated over the standard error's own distribution, as scipy's has no value for few
-    seeds.
+    Source: the power of the two-sided t-test of one sample, here of differences paired by seed with this deviation. The
+    noncentral t is integrated over the standard error's own distribution, as scipy's has no value for few seeds.
     """
     if seeds < 2:
         return math.inf

@@ -42,8 +42,7 @@ class Evidence:
 
     def model(self, architecture: str, mask_rate: float) -> Result | None:
         """A model of Table 3, at equal steps."""
-        changes = {"architecture": architecture, "mask_rate": mask_rate, "max_steps": study_steps(self.config)}
-        return self.of("Table 3", **changes)
+        return self.of("Table 3", architecture=architecture, mask_rate=mask_rate, max_steps=study_steps(self.config))
 
     def of(self, exhibit: str, **changes: object) -> Result | None:
         """The run of a table or figure with these values; what is not given is the study's, but for the steps."""

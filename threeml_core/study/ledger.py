@@ -67,8 +67,8 @@ def find(
     """What the runs of experiments gave, found among records by their parameters; what has none is left out.
 
     The records are of pre-training and fine-tuning, oldest first: of two that answer the same the later one counts;
-    None: those in `runs_dir`. Those of other paths of text and tasks are passed over, but for `any_text`: they are known
-    to be of these, by whatever paths.
+    None: those in `runs_dir`. Those of other paths of text and tasks are passed over, unless `any_text` says that all
+    are of these, by whatever paths they were given.
     """
     if records is None:
         records = [record for stage in ("pretrain", "finetune") for record in load_records(config.runs_dir, stage)]
