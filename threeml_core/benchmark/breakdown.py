@@ -17,40 +17,30 @@ STEPS = 3
 """Steps that are profiled."""
 
 _DATA = "threeml: data"
-_PRODUCTS = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::bmm", "aten::baddbmm"}
+_LOSS = ("nll_loss", "log_softmax", "cross_entropy")
 
 
 def kind_of(name: str, shapes: list[Any], ancestors: list[str], vocab: int) -> str:
-    """The kind of an operator.
+    """The kind of an operator such as `aten::mm`, by its inputs' shapes and what called it; `vocab`: of the head."""
+    names = [of.lower() for of in (name, *ancestors)]
 
-    Args:
-        name: the operator's, such as `aten::mm`.
-        shapes: of its inputs.
-        ancestors: names of what called it, inside out.
-        vocab: tokens of the head.
-    """
-    names = [name, *ancestors]
-    padded = vocab + -vocab % 64
+    def has(*parts: str) -> bool:
+        return any(part in of for of in names for part in parts)
+
     if _DATA in names:
         return "data"
-    if any("Optimizer." in n or "adam" in n.lower() or "clip_grad" in n for n in names):
+    if has("optimizer.", "adam", "clip_grad"):
         return "optimizer"
-    if any("dropout" in n.lower() or n in ("aten::bernoulli_", "aten::random_") for n in names):
+    if has("dropout") or {"aten::bernoulli_", "aten::random_"} & set(names):
         return "dropout"
-    if any(size in shape for shape in shapes if isinstance(shape, list) for size in (vocab, padded)):
+    heads = {vocab, vocab + -vocab % 64}  # padded or not
+    if any(heads & set(shape) for shape in shapes if isinstance(shape, list)) or has(*_LOSS):
         return "head"
-    if any("nll_loss" in n or "log_softmax" in n or "cross_entropy" in n for n in names):
-        return "head"
-    if any("scaled_dot_product" in n or "softmax" in n.lower() for n in names) or name in (
-        "aten::bmm",
-        "aten::baddbmm",
-    ):
+    if has("scaled_dot_product", "softmax") or name in ("aten::bmm", "aten::baddbmm"):
         return "attention"
-    if name in _PRODUCTS:
+    if name in ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul"):
         return "matrix products"
-    if any("gelu" in n.lower() or "layer_norm" in n.lower() for n in names):
-        return "GELU and norms"
-    return "the rest"
+    return "GELU and norms" if has("gelu", "layer_norm") else "the rest"
 
 
 def breakdown(runner: Runner, vocab: int, device: torch.device) -> dict[str, float]:

@@ -47,12 +47,7 @@ class Load:
     busy: float | None
 
     def problem(self, patience: Patience, average_too: bool) -> str:
-        """Why this is too much, or "".
-
-        Args:
-            patience: has the limits.
-            average_too: the load average has to be low even where `busy` is known.
-        """
+        """Why this is too much, or ""; `average_too`: the load average has to be low even where `busy` is known."""
         cores = available_cores()
         found = []
         if self.average > patience.load * cores and (average_too or self.busy is None):
@@ -104,8 +99,8 @@ def wait_until_idle(patience: Patience, average_too: bool, log: Log) -> Load:
     """Look, again and again for at most `patience.wait` seconds, until `Load.problem` sees none; the last look."""
     deadline = time.monotonic() + patience.wait
     load = look()
-    if load.problem(patience, average_too) and patience.wait > 0:
-        log(f"this machine is busy, {load.problem(patience, average_too)}: waiting, at most {patience.wait:.0f} s")
+    if (problem := load.problem(patience, average_too)) and patience.wait > 0:
+        log(f"this machine is busy, {problem}: waiting, at most {patience.wait:.0f} s")
     while load.problem(patience, average_too) and time.monotonic() < deadline:
         time.sleep(min(_EVERY, max(0.0, deadline - time.monotonic())))
         load = look()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,31 +25,19 @@ def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.apply(function, arguments)
 
 
-def training_peak(variant: Variant | None, data: PreparedData, threads: int) -> int:
-    """Bytes, by CPU: the largest resident size of this process in `STEPS` updates; None: of the imports alone."""
+def _training_peak(variant: Variant, data: PreparedData, device: torch.device, threads: int) -> int:
+    """Bytes that a model and `STEPS` of its steps take above what was taken before."""
     torch.set_num_threads(threads)
-    device = torch.device("cpu")
-    if variant is not None:
-        runner = make_runner(variant, data, device)
-        for _ in range(STEPS):
-            runner.step(runner.batch())
-    return peak_memory(device)
+    before = torch.cuda.memory_allocated(device) if device.type == "cuda" else peak_memory(device)
+    reset_peak_memory(device)
+    runner = make_runner(variant, data, device)
+    for _ in range(STEPS):
+        runner.step(runner.batch())
+    return peak_memory(device) - before
 
 
 def peaks(variants: Sequence[Variant], data: PreparedData, device: torch.device, log: Log) -> dict[str, int]:
     """Variant -> peak bytes: of a GPU's allocator, or of a process, less what its imports take."""
     log("peak memory, one process per variant" if device.type == "cpu" else "peak memory")
-    if device.type == "cpu":
-        threads = torch.get_num_threads()
-        empty = in_own_process(training_peak, None, data, threads)
-        return {variant.name: in_own_process(training_peak, variant, data, threads) - empty for variant in variants}
-    found = {}
-    for variant in variants:
-        before = torch.cuda.memory_allocated(device)
-        reset_peak_memory(device)
-        runner = make_runner(variant, data, device)
-        for _ in range(STEPS):
-            runner.step(runner.batch())
-        found[variant.name] = peak_memory(device) - before
-        del runner
-    return found
+    of = functools.partial(in_own_process, _training_peak) if device.type == "cpu" else _training_peak
+    return {variant.name: of(variant, data, device, torch.get_num_threads()) for variant in variants}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import resource
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,11 +30,7 @@ class Preparation:
 
 
 def compare_preparation(config: StudyConfig, data: PreparedData, log: Log) -> dict[str, Preparation] | str:
-    """Both ways on the first `benchmark_megabytes` of the corpus, each in a process of its own.
-
-    Returns:
-        `ours` and `run_mlm`, or why they were not compared.
-    """
+    """`ours` and `run_mlm` on the first `benchmark_megabytes`, each in a process; or why they were not compared."""
     try:
         import datasets  # noqa: F401
     except ImportError:
@@ -64,21 +59,15 @@ def write_text(config: StudyConfig, path: Path) -> float:
     return path.stat().st_size / 1e6
 
 
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 def _measured(way: Callable[..., int], arguments: tuple[Any, ...]) -> Preparation:
     import datasets  # noqa: F401  (its import is not part of either)
     import torch
 
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     device = torch.device("cpu")
-    before, cpu, started = peak_memory(device), _cpu_seconds(), time.perf_counter()
+    before, cpu, started = peak_memory(device), time.process_time(), time.perf_counter()
     tokens = way(*arguments)
-    took, used = time.perf_counter() - started, _cpu_seconds() - cpu
-    return Preparation(tokens, took, used, peak_memory(device) - before)
+    return Preparation(tokens, time.perf_counter() - started, time.process_time() - cpu, peak_memory(device) - before)
 
 
 def _ours(config: StudyConfig, text: str, tokenizer: str, folder: str) -> int:

@@ -42,20 +42,17 @@ def code_fingerprint() -> str:
 def run_benchmark(
     config: StudyConfig, log: Log = print_line, refuse: bool = False, patience: Patience | None = None
 ) -> list[RunRecord]:
-    """Measure what `benchmark_parts` asks for in `num_benchmark_sessions` sessions; what is finished is read.
+    """Measure what `benchmark_parts` asks for in `num_benchmark_sessions` sessions; a record for each.
 
     A session is a process: the first is this one, which measures all parts; each other one is new, starts a while
-    after the one before, and measures speed alone. What is finished is a record of the same code on the same kind of
-    machine; a session that gave no speed (`why_no_speed`) is no answer, and is measured again.
+    after the one before, and measures speed alone. A record of the same code on the same kind of machine is read; but
+    a session that gave no speed (`why_no_speed`) is measured again.
 
     Args:
         config: geometry, text, variants, rounds.
         log: takes progress lines.
         refuse: on a machine that stays busy, to end with an error; else the record says that it was busy.
         patience: how idle the machine has to be, and how long is waited for that.
-
-    Returns:
-        A record for each session.
 
     Raises:
         StudyError: bad parameters or corpus.
@@ -128,11 +125,11 @@ class _Session:
 
     def measure(self, refuse: bool, patience: Patience, log: Log) -> RunRecord:
         """See `run_benchmark`."""
-        several = self.config.num_benchmark_sessions > 1
-        if not (refuse or several):  # a report's page does not wait for what its own runs have left in the average
+        strict = refuse or self.config.num_benchmark_sessions > 1
+        if not strict:  # a report's page does not wait for what its own runs have left in the average
             patience = dataclasses.replace(patience, wait=min(patience.wait, PAGE_WAIT))
-        load = wait_until_idle(patience, refuse or several, log)
-        problem = load.problem(patience, refuse or several)
+        load = wait_until_idle(patience, strict, log)
+        problem = load.problem(patience, strict)
         if problem and refuse:
             raise BusyError(
                 f"this machine is busy: {problem}, after waiting for {patience.wait:.0f} s; nothing was recorded: let "
@@ -153,7 +150,6 @@ PAGE_WAIT = 10.0
 
 
 def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
-    """The fields of its record."""
     config, device, data, variants = session.config, session.device, session.data, session.variants
     parts = config.listed("benchmark_parts")
     bf16, _ = precision_of(config, device)
@@ -163,40 +159,25 @@ def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
         "process": os.getpid(),
         "started": now(),
         "flops_ceiling": matrix_product_ceiling(device, bf16),
-        "arms": {
-            variant.name: {"label": variant.label, "kind": variant.kind, **_about(variant.config)}
-            for variant in variants
-        },
+        "arms": {of.name: of.described() for of in variants},
     }
     if "memory" in parts:
         metrics["peak_bytes"] = peaks(variants, data, device, log)
     if "speed" in parts or "breakdown" in parts:
         runners = {variant.name: make_runner(variant, data, device) for variant in variants}
         if "speed" in parts:
-            turns, first, busy = take_turns(runners, config.num_benchmark_rounds, device, log)
-            metrics["busy_during"] = busy
-            metrics["first_step_seconds"] = first
-            metrics["turns"] = {
-                name: {field: values.tolist() for field, values in vars(turn).items()} for name, turn in turns.items()
-            }
+            metrics |= take_turns(runners, config.num_benchmark_rounds, device, log)
         if "breakdown" in parts:
             log("where the time of a step goes")
-            vocab = data.vocab_size
-            metrics["breakdown"] = {name: breakdown(runner, vocab, device) for name, runner in runners.items()}
+            metrics["breakdown"] = {name: breakdown(of, data.vocab_size, device) for name, of in runners.items()}
         del runners
     if "scaling" in parts:
         metrics["scaling"] = [dataclasses.asdict(point) for point in measure_scaling(config, data, device, log)]
     if "preparation" in parts:
         found = compare_preparation(config, data, log)
-        metrics["preparation"] = (
-            found if isinstance(found, str) else {way: dataclasses.asdict(value) for way, value in found.items()}
-        )
+        metrics["preparation"] = found if isinstance(found, str) else {way: vars(of) for way, of in found.items()}
     return {
         "metrics": metrics,
         "flops": {variant.name: variant.step_flops(data.vocab_size) for variant in variants},
         "data": {"data_id": data.data_id, "vocab_size": data.vocab_size, "corpus": data.meta["corpus"]},
     }
-
-
-def _about(config: StudyConfig) -> dict[str, Any]:
-    return {"architecture": config.architecture, "mask_rate": config.mask_rate}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,23 +25,13 @@ TURNS = 3
 TURN_SECONDS = 0.1
 """A turn has as many steps as this takes, at least one."""
 
-AXES = (
-    "sequence_length",
-    "hidden_size",
-    "num_hidden_layers",
-    "mask_rate",
-    "decoder_num_hidden_layers",
-    "decoder_hidden_size",
-)
-"""What is varied, each by itself, from the geometry of the parameters."""
-
 
 @dataclasses.dataclass(frozen=True)
 class ScalingPoint:
     """One geometry: its axis and value, its FLOPs by the exact formula, the seconds of its step (median).
 
-    `base_flops` and `relative` are those of the geometry itself, and how many times as long a step of this one takes
-    (median of the ratios of neighbouring turns, so that a machine's drift is not taken for a cost).
+    `base_flops` are those of the geometry itself, beside which a step takes `relative` times as long (median of the
+    ratios of neighbouring turns, so that a machine's drift is not taken for a cost).
     """
 
     axis: str
@@ -62,33 +52,28 @@ def points_of(config: StudyConfig) -> Iterator[tuple[str, float, StudyConfig]]:
     d_de = config.decoder_hidden_size
     assert d_de is not None
 
-    def halves(value: int) -> list[int]:
-        return [v for v in (value // 2, value, 2 * value) if v >= 1]
+    def halves(value: int, unit: int = 1) -> list[int]:
+        return [v for v in (value // 2, value, 2 * value) if v >= 1 and v % unit == 0]
 
+    def width(d: int) -> dict[str, int]:
+        return {"num_attention_heads": d // head, "intermediate_size": 4 * d, "decoder_hidden_size": d_de}
+
+    axes: dict[str, tuple[Iterable[float], Callable[[Any], dict[str, int]]]] = {
+        "sequence_length": (
+            halves(config.sequence_length),
+            lambda n: {"max_position_embeddings": 2 * config.sequence_length + 2},
+        ),
+        "hidden_size": (halves(config.hidden_size, head), width),
+        "num_hidden_layers": (halves(config.num_hidden_layers), lambda layers: {}),
+        "mask_rate": (sorted({0.15, 0.3, 0.4, 0.5, 0.6, config.mask_rate}), lambda rate: {}),
+        "decoder_num_hidden_layers": ((1, 2, 4), lambda layers: {}),
+        "decoder_hidden_size": (halves(d_de, head), lambda d: {"decoder_num_attention_heads": d // head}),
+    }
     for architecture in ARCHITECTURES:
         base = config.replace(architecture=architecture)
-        for n in halves(config.sequence_length):
-            yield (
-                "sequence_length",
-                n,
-                base.replace(sequence_length=n, max_position_embeddings=2 * config.sequence_length + 2),
-            )
-        for d in halves(config.hidden_size):
-            if d % head == 0:
-                heads = {"num_attention_heads": d // head, "intermediate_size": 4 * d}
-                yield "hidden_size", d, base.replace(hidden_size=d, decoder_hidden_size=d_de, **heads)
-        for layers in halves(config.num_hidden_layers):
-            yield "num_hidden_layers", layers, base.replace(num_hidden_layers=layers)
-        for rate in sorted({0.15, 0.3, 0.4, 0.5, 0.6, config.mask_rate}):
-            yield "mask_rate", rate, base.replace(mask_rate=rate)
-        if architecture == "vanilla":
-            continue
-        for layers in (1, 2, 4):
-            yield "decoder_num_hidden_layers", layers, base.replace(decoder_num_hidden_layers=layers)
-        for d in halves(d_de):
-            if d % head == 0:
-                heads = {"decoder_num_attention_heads": d // head}
-                yield "decoder_hidden_size", d, base.replace(decoder_hidden_size=d, **heads)
+        for axis, (values, others) in axes.items():
+            if architecture != "vanilla" or not axis.startswith("decoder"):
+                yield from ((axis, value, base.replace(**{axis: value}, **others(value))) for value in values)
 
 
 class _Cut(TokenSequences):
@@ -98,14 +83,8 @@ class _Cut(TokenSequences):
         stored = blocks.stored(slice(None)).flatten()
         stored = stored[: len(stored) // n * n].view(-1, n)
         special = int(torch.isin(widen(stored), torch.tensor(special_ids)).sum(1).max())
-        for name, value in {
-            "n": n,
-            "n_blocks": len(stored),
-            "dtype": blocks.dtype,
-            "max_special_tokens": special,
-        }.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "_stored", stored)
+        shape = {"n": n, "n_blocks": len(stored), "dtype": blocks.dtype, "max_special_tokens": special}
+        vars(self).update(shape, _stored=stored)  # the class is frozen
 
     def stored(self, index: Any) -> torch.Tensor:
         return self._stored[torch.from_numpy(np.asarray(index))]  # type: ignore[attr-defined]
@@ -118,11 +97,9 @@ def measure_scaling(config: StudyConfig, data: PreparedData, device: torch.devic
     """
     wanted = list(points_of(config))
     log(f"{len(wanted)} geometries, {TURNS} turns each")
-    cut = {data.train.n: data}
-    for _, _, point in wanted:
-        n = point.sequence_length
-        if n not in cut:
-            cut[n] = dataclasses.replace(data, train=_Cut(data.train, n, data.special_ids))
+    others = {point.sequence_length for _, _, point in wanted} - {data.train.n}
+    cut = {n: dataclasses.replace(data, train=_Cut(data.train, n, data.special_ids)) for n in others}
+    cut[data.train.n] = data
 
     def cost(point: StudyConfig) -> float:
         return flops.training_flops(flops.forward_flops(point, "exact", data.vocab_size), point.batch_size, 1, "exact")

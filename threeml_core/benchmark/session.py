@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -17,31 +16,17 @@ from threeml_core.foundation.processes import LEAVE, ended_with_us
 
 
 def in_new_process(config: StudyConfig, number: int, refuse: bool, patience: Patience, log: Log) -> None:
-    """Measure a session in a process of its own, which ends with this one; it leaves its record.
-
-    Args:
-        config: of the session.
-        number: of the session.
-        refuse: see `run_benchmark`.
-        patience: see `run_benchmark`.
-        log: takes its lines.
+    """Measure a session in a process of its own, which ends with this one and leaves its record; see `run_benchmark`.
 
     Raises:
         BusyError: the machine is busy.
         StudyError: it failed, with its own line.
     """
-    asked = {
-        "parameters": given_parameters(config),
-        "number": number,
-        "refuse": refuse,
-        "patience": dataclasses.asdict(patience),
-    }
+    asked = {"parameters": given_parameters(config), "number": number, "refuse": refuse, "patience": vars(patience)}
     command = [sys.executable, "-m", "threeml_core.benchmark.child"]
-    environment = {**os.environ, LEAVE: str(os.getpid())}
+    environment, pipe = {**os.environ, LEAVE: str(os.getpid())}, subprocess.PIPE
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
+        process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=errors, text=True)
         assert process.stdin is not None and process.stdout is not None
         with process.stdout, ended_with_us(process):
             with process.stdin:

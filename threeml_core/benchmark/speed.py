@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,23 +19,13 @@ TURN_SECONDS = 0.25
 """A turn lasts at least about this long; a fast variant does several steps in it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Turns:
-    """Of one variant, over the rounds: (rounds,) seconds of a step by the clock, of the process's CPUs, of its data."""
-
-    seconds: np.ndarray
-    cpu_seconds: np.ndarray
-    data_seconds: np.ndarray
-
-
-def take_turns(
-    runners: Mapping[str, Runner], rounds: int, device: torch.device, log: Log
-) -> tuple[dict[str, Turns], dict[str, float], float | None]:
+def take_turns(runners: Mapping[str, Runner], rounds: int, device: torch.device, log: Log) -> dict[str, Any]:
     """Time the variants; the baseline has two turns a round, and every other round goes backwards.
 
     Returns:
-        `Turns` by variant (and `AGAIN`), the seconds of each one's first step, compiling included, and how many cores
-        other processes kept at work during the rounds, see `OthersMeter`.
+        `busy_during`: how many cores other processes kept at work, see `OthersMeter`; `first_step_seconds` by variant,
+        compiling included; `turns` by variant (and `AGAIN`): over the rounds, seconds of a step by the clock
+        (`seconds`), of the process's CPUs (`cpu_seconds`), and of its data (`data_seconds`).
     """
     first: dict[str, float] = {}
     shortest = math.inf
@@ -55,8 +45,11 @@ def take_turns(
     for turn in range(rounds):
         for name in order if turn % 2 == 0 else order[::-1]:
             found[name].append(_turn(runners[BASELINE if name == AGAIN else name], steps, device))
-    busy = others.cores()
-    return {name: Turns(*np.array(values).T / steps) for name, values in found.items()}, first, busy
+    busy, kinds = others.cores(), ("seconds", "cpu_seconds", "data_seconds")
+    turns = {
+        name: dict(zip(kinds, (np.array(values).T / steps).tolist(), strict=True)) for name, values in found.items()
+    }
+    return {"busy_during": busy, "first_step_seconds": first, "turns": turns}
 
 
 def _turn(runner: Runner, steps: int, device: torch.device) -> tuple[float, float, float]:

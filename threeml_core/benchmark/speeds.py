@@ -111,47 +111,41 @@ def why_no_speed(record: RunRecord) -> str:
     if floor is None:
         return "speed was not measured"
     metrics, cores = record.metrics, record.environment["hardware"].get("cores", 1)
-    found = []
     others = [metrics[name] for name in ("busy_before", "busy_during") if metrics.get(name) is not None]
-    load = metrics.get("load_before", 0.0)
-    if others and max(others) > BUSY_LIMIT * cores:
+    busy = noisy = ""
+    if not others:
+        busy = _too_loaded(record)
+    elif max(others) > BUSY_LIMIT * cores:
         most = f"at most {BUSY_LIMIT * cores:.2f}"
-        found.append(f"busy: other processes kept {max(others):.2f} of {cores} cores at work, expected {most}")
-    elif not others and load > LOAD_LIMIT * cores:
-        found.append(
-            f"busy: a load of {load:.2f} on {cores} cores before it, expected at most {LOAD_LIMIT * cores:.2f}"
-        )
+        busy = f"busy: other processes kept {max(others):.2f} of {cores} cores at work, expected {most}"
     if too_noisy(floor):
         limits = f"{1 - NOISE_LIMIT:g} to {1 + NOISE_LIMIT:g}"
-        found.append(f"too noisy: vanilla-15% against itself is {text_of(floor, 3)}, expected within {limits}")
-    return "; ".join(found)
+        noisy = f"too noisy: vanilla-15% against itself is {text_of(floor, 3)}, expected within {limits}"
+    return "; ".join(filter(None, (busy, noisy)))
 
 
 def why_no_verdict(record: RunRecord) -> str:
     """Why a session does not count for a verdict: it gives no speed, or began under a load average over the limit."""
+    return why_no_speed(record) or _too_loaded(record)
+
+
+def _too_loaded(record: RunRecord) -> str:
     cores, load = record.environment["hardware"].get("cores", 1), record.metrics.get("load_before", 0.0)
-    why = why_no_speed(record)
-    if why or load <= LOAD_LIMIT * cores:
-        return why
-    return f"busy: a load of {load:.2f} on {cores} cores before it, expected at most {LOAD_LIMIT * cores:.2f}"
+    said = f"busy: a load of {load:.2f} on {cores} cores before it, expected at most {LOAD_LIMIT * cores:.2f}"
+    return said if load > LOAD_LIMIT * cores else ""
 
 
 def latest_sessions(records: Sequence[RunRecord], variant: str) -> list[RunRecord]:
-    """The sessions that a verdict on a variant's speed is taken from.
+    """The sessions that a verdict on a variant's speed is taken from, of records of stage `benchmark`, oldest first.
 
     Those of the newest benchmark (`same_benchmark`) of which enough give a speed; there is none: of the newest.
-
-    Args:
-        records: of stage `benchmark`, oldest first.
-        variant: has to be among what was timed.
     """
     groups: list[list[RunRecord]] = []
     for record in reversed([record for record in records if variant in record.metrics.get("turns", ())]):
-        group = next((group for group in groups if same_benchmark(group[0], record)), None)
-        if group is None:
-            groups.append([record])
-        else:
+        if group := next((group for group in groups if same_benchmark(group[0], record)), None):
             group.append(record)
+        else:
+            groups.append([record])
     enough = [group for group in groups if sum(not why_no_verdict(record) for record in group) >= SESSIONS]
     return sorted((enough or groups or [[]])[0], key=session_of)
 
@@ -179,15 +173,10 @@ def sessions_said(records: Sequence[RunRecord]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class VariantSpeed:
-    """One variant of the comparison; of several sessions everything is the mean over them.
+    """One variant of the comparison, seconds and FLOPs per step; of several sessions everything is the mean over them.
 
     Attributes:
-        name: of the variant.
-        label: for tables.
-        step: seconds of a step.
-        cpu: CPU seconds of a step, of the whole process.
-        tokens_per_second: original tokens.
-        flops: executed by a step.
+        cpu: seconds of all CPUs, of the whole process.
         utilisation: share of the measured ceiling of matrix products.
         mfu: share of the GPU's datasheet, or None on a CPU.
         over_vanilla: how many times faster than vanilla at 15%.
@@ -225,45 +214,41 @@ def speeds(records: Sequence[RunRecord]) -> list[VariantSpeed]:
 
 
 def _of_session(record: RunRecord, peaks: dict[str, int]) -> list[VariantSpeed]:
-    metrics, parameters = record.metrics, record.parameters
-    seconds = _seconds(record)
-    tokens = parameters["batch_size"] * parameters["sequence_length"]
-    found = []
-    for name, about in metrics["arms"].items():
-        step, flops = interval(seconds[name]), record.flops[name]
-        cpu = np.array(metrics["turns"][name]["cpu_seconds"])
+    metrics, parameters, seconds = record.metrics, record.parameters, _seconds(record)
+
+    def of(name: str, label: str) -> VariantSpeed:
+        step, flops, turns = interval(seconds[name]), record.flops[name], metrics["turns"][name]
         over = ratio(seconds[BASELINE], seconds[name])
         on_gpu = "gpu" in record.environment["hardware"]
-        found.append(
-            VariantSpeed(
-                name,
-                about["label"],
-                step,
-                interval(cpu),
-                tokens / step.value,
-                flops,
-                flops / step.value / metrics["flops_ceiling"],
-                flops / step.value / (parameters["gpu_tflops"] * 1e12) if on_gpu else None,
-                over,
-                over.times(flops / record.flops[BASELINE]),
-                ratio(seconds["hf"], seconds[name]) if "hf" in seconds else None,
-                metrics["first_step_seconds"][name],
-                float(np.sum(metrics["turns"][name]["data_seconds"]) / np.sum(seconds[name])),
-                peaks.get(name),
-            )
+        return VariantSpeed(
+            name,
+            label,
+            step,
+            interval(np.array(turns["cpu_seconds"])),
+            parameters["batch_size"] * parameters["sequence_length"] / step.value,
+            flops,
+            flops / step.value / metrics["flops_ceiling"],
+            flops / step.value / (parameters["gpu_tflops"] * 1e12) if on_gpu else None,
+            over,
+            over.times(flops / record.flops[BASELINE]),
+            ratio(seconds["hf"], seconds[name]) if "hf" in seconds else None,
+            metrics["first_step_seconds"][name],
+            float(np.sum(turns["data_seconds"]) / np.sum(seconds[name])),
+            peaks.get(name),
         )
-    return found
+
+    return [of(name, about["label"]) for name, about in metrics["arms"].items()]
 
 
 def _mean(sessions: Sequence[VariantSpeed]) -> VariantSpeed:
     """Of one variant over sessions."""
     means: dict[str, Any] = {}
-    for field in dataclasses.fields(VariantSpeed):
-        values = [getattr(variant, field.name) for variant in sessions]
-        if isinstance(values[0], Interval):
-            means[field.name] = over_sessions([value.value for value in values])
-        elif isinstance(values[0], float):
-            means[field.name] = statistics.fmean(values)
+    for name, first in vars(sessions[0]).items():
+        values = [getattr(variant, name) for variant in sessions]
+        if isinstance(first, Interval):
+            means[name] = over_sessions([value.value for value in values])
+        elif isinstance(first, float):
+            means[name] = statistics.fmean(values)
     return dataclasses.replace(sessions[0], **means)
 
 
@@ -278,11 +263,10 @@ def lines_of(records: Sequence[RunRecord]) -> list[str]:
     hardware = records[0].environment["hardware"]
     lines = [f"{hardware.get('gpu', hardware['cpu'])}, {hardware['threads']} threads"]
     for record in records:
-        floor = noise(record)
-        said = "not measured" if floor is None else text_of(floor, 3)
-        why = why_no_speed(record)
-        if floor is not None and why:
-            said += f"; no speed is given, {why}"
+        said = "not measured"
+        if floor := noise(record):
+            why = why_no_speed(record)
+            said = text_of(floor, 3) + (f"; no speed is given, {why}" if why else "")
         lines.append(f"session {session_of(record)}, vanilla-15% against itself: {said}")
     variants = speeds(records)
     if not variants:

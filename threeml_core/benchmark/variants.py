@@ -6,12 +6,13 @@ All train on the same sequences with the same optimizer and dropout, in the same
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling
 
 from threeml_core import flops
@@ -26,19 +27,17 @@ from threeml_core.training.trainer import Trainer, precision_of
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """What is compared.
-
-    Attributes:
-        name: short and unique.
-        label: for tables.
-        kind: `ours`, `hf` (as run_mlm trains it) or `hf_bare`.
-        config: geometry, architecture and mask rate.
-    """
+    """What is compared; its `kind` is `ours`, `hf` (as run_mlm trains it) or `hf_bare`."""
 
     name: str
     label: str
     kind: str
     config: StudyConfig
+
+    def described(self) -> dict[str, Any]:
+        """For the record."""
+        about = {name: getattr(self.config, name) for name in ("architecture", "mask_rate")}
+        return {"label": self.label, "kind": self.kind, **about}
 
     def step_flops(self, vocab: int) -> float:
         """Executed by a step: three forward passes of every sequence, by the exact formula of Appendix C.
@@ -62,19 +61,19 @@ def variants_of(config: StudyConfig) -> list[Variant]:
     rates = config.listed("benchmark_rates")
 
     def ours(architecture: str, rate: float) -> Variant:
-        name = f"{architecture}-{rate * 100:g}"
+        label = f"{ARCHITECTURES[architecture].label}-{rate:.0%}"
         changed = config.replace(architecture=architecture, mask_rate=rate)
-        return Variant(name, f"{ARCHITECTURES[architecture].label}-{rate:.0%}", "ours", changed)
+        return Variant(f"{architecture}-{rate * 100:g}", label, "ours", changed)
 
     vanilla = config.replace(architecture="vanilla", mask_rate=rates[0])
-    variants = [Variant("hf", f"Hugging Face, run_mlm, {rates[0]:.0%}", "hf", vanilla)] if "hf" in wanted else []
-    if "hf_bare" in wanted:
-        variants.append(Variant("hf_bare", f"Hugging Face, bare loop, {rates[0]:.0%}", "hf_bare", vanilla))
-    variants.append(ours("vanilla", 0.15))
-    variants += [
-        ours(a, r) for a in ("vanilla", "self", "cross") if a in wanted for r in rates if (a, r) != ("vanilla", 0.15)
+    theirs = {"hf": "run_mlm", "hf_bare": "bare loop"}
+    variants = [
+        Variant(kind, f"Hugging Face, {how}, {rates[0]:.0%}", kind, vanilla)
+        for kind, how in theirs.items()
+        if kind in wanted
     ]
-    return variants
+    variants.append(ours("vanilla", 0.15))
+    return variants + [ours(a, r) for a in ARCHITECTURES if a in wanted for r in rates if (a, r) != ("vanilla", 0.15)]
 
 
 def with_vocabulary(data: PreparedData, config: StudyConfig) -> PreparedData:
@@ -91,7 +90,6 @@ class OursRunner:
 
     def __init__(self, variant: Variant, data: PreparedData, device: torch.device) -> None:
         self.trainer = Trainer(variant.config, data, device)
-        self.model = self.trainer.model
 
     def batch(self) -> Any:
         """Read and corrupt the sequences of the next step."""
@@ -125,31 +123,21 @@ class HuggingFaceRunner:
         self._loader = None if self._bare else self._load()
 
     def _load(self) -> Iterator[dict[str, Tensor]]:
-        sequences, special = self.data.train, list(self.data.special_ids)
+        sequences, special = self.data.train, torch.tensor(list(self.data.special_ids))
+        config, on_gpu = self.variant.config, self.device.type == "cuda"
+        collator = DataCollatorForLanguageModeling(self.data.tokenizer(), mlm_probability=config.mask_rate)
 
-        class Sequences(torch.utils.data.Dataset):
-            def __len__(self) -> int:
-                return len(sequences)
+        def example(index: int) -> dict[str, list[int]]:
+            ids = sequences[np.array([index])][0]
+            mask = torch.isin(ids, special).int().tolist()
+            return {"input_ids": ids.tolist(), "attention_mask": [1] * len(ids), "special_tokens_mask": mask}
 
-            def __getitem__(self, index: int) -> dict[str, list[int]]:
-                ids = sequences[np.array([index])][0]
-                mask = torch.isin(ids, torch.tensor(special)).int()
-                return {
-                    "input_ids": ids.tolist(),
-                    "attention_mask": [1] * len(ids),
-                    "special_tokens_mask": mask.tolist(),
-                }
+        def collate(indices: list[int]) -> Any:
+            return collator([example(index) for index in indices])
 
-        config = self.variant.config
-        collate = DataCollatorForLanguageModeling(self.data.tokenizer(), mlm_probability=config.mask_rate)
-        loader = torch.utils.data.DataLoader(
-            Sequences(),
-            config.micro_batch_size,
-            shuffle=True,
-            drop_last=True,
-            collate_fn=collate,
-            pin_memory=self.device.type == "cuda",
-        )
+        options: dict[str, Any] = {"shuffle": True, "drop_last": True, "collate_fn": collate, "pin_memory": on_gpu}
+        places: Any = range(len(sequences))
+        loader: Iterable[dict[str, Tensor]] = DataLoader(places, config.micro_batch_size, **options)
         while True:
             yield from loader
 

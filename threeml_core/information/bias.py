@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,16 +29,9 @@ _STUDY: dict[str, Any] = {
 def bias_points(
     num_clusters: int, tokens: int, couplings: Sequence[float], states_per_cluster: Sequence[int], seed: int
 ) -> list[BiasPoint]:
-    """Estimates and truth on mixtures of known mutual information, as the states grow.
+    """Estimates and truth on mixtures of so many tokens and these couplings (see `Mixture`), as the states grow.
 
     A quarter as many components as clusters, so that k-means finds each of them.
-
-    Args:
-        num_clusters: K of k-means.
-        tokens: different ones.
-        couplings: of the mixtures, see `Mixture`.
-        states_per_cluster: states over K.
-        seed: of states and k-means.
     """
     points = []
     for coupling in couplings:
@@ -52,11 +46,9 @@ def bias_points(
 def bias_study(config: StudyConfig, log: Log = print_line) -> RunRecord | None:
     """The record of `bias_points`, measured now if there is none; None: `plan_only`, and there is none.
 
-    Args:
-        config: where runs lie, and whether anything is run; nothing else changes the result.
-        log: takes a line.
+    Of `config` only `runs_dir` and `plan_only` matter: the mixtures are the same in every study.
     """
-    identity = {name: list(value) if isinstance(value, tuple) else value for name, value in _STUDY.items()}
+    identity = json.loads(json.dumps(_STUDY))  # as a record has it
     if config.plan_only:
         found = [record for record in load_records(config.runs_dir, STAGE) if record.identity == identity]
         return found[-1] if found else None

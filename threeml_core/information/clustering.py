@@ -1,14 +1,13 @@
 """Mini-batch k-means over states that need not fit in memory: scikit-learn on a CPU, torch on a GPU.
 
 Source: section 4.2 ("cluster them using mini-batch k-means into 10,000 clusters"); Sculley, "Web-scale k-means
-clustering" (2010): every centre is the running mean of the rows it has won. Both back ends start at the same rows, read
-the same batches and apply the same rule, so they give the same clusters up to rounding (tested).
+clustering" (2010): every centre is the running mean of the rows it has won. Both back ends give the same clusters up to
+rounding (tested).
 
 The start is drawn in four rounds, a quarter of the centres each, the later ones by their squared distance from those
-there are (after k-means||, Bahmani et al., "Scalable k-means++", 2012, without its reweighting). k-means++ draws one
-after the other, which costs several times the clustering itself; rows drawn at random (scikit-learn's `init="random"`)
-cost as little, but leave rare kinds of rows without a centre, which on hidden states of trained models took 1 to 2% off
-the information.
+there are (after k-means||, Bahmani et al., "Scalable k-means++", 2012, without its reweighting). k-means++ itself costs
+several times the clustering; rows drawn at random leave rare kinds of rows without a centre, which on hidden states of
+trained models took 1 to 2% off the information.
 """
 
 from __future__ import annotations
@@ -49,23 +48,13 @@ class Array:
     """A numpy array or a tensor as `Rows`; with `neighbours=1` they may be in any order."""
 
     def __init__(self, array: np.ndarray | Tensor, neighbours: int = 1) -> None:
-        self._array = array
-        self.neighbours = neighbours
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, d)."""
-        return self._array.shape[0], self._array.shape[1]
+        self._array, self.neighbours = array, neighbours
+        self.shape = array.shape[0], array.shape[1]
 
     def read(self, index: np.ndarray) -> Tensor:
         """(k, d); a tensor's places in a row without a copy."""
-        in_a_row = bool(np.all(np.diff(index) == 1))
-        if isinstance(self._array, np.ndarray):  # may be a file that is mapped read-only
-            part = self._array[index[0] : index[-1] + 1].copy() if in_a_row else np.take(self._array, index, axis=0)
-            return torch.from_numpy(part)
-        if in_a_row:
-            return self._array[index[0] : index[-1] + 1]
-        return self._array[torch.from_numpy(index).to(self._array.device)]
+        part = self._array[slice(index[0], index[-1] + 1) if np.all(np.diff(index) == 1) else index]
+        return torch.from_numpy(part.copy()) if isinstance(part, np.ndarray) else part  # a file is mapped read-only
 
 
 class _OnCPU:
@@ -81,30 +70,26 @@ class _OnCPU:
         )
 
     def update(self, batch: Tensor) -> None:
-        """Assign a batch and move the centres."""
         self._model.partial_fit(batch.numpy())
 
     def assign(self, rows: Tensor) -> np.ndarray:
-        """(k, d) -> (k,) nearest centres."""
         return self._model.predict(rows.numpy())
 
 
 class _OnTorch:
-    """The same in torch, for a GPU. Sums are added in an order that a GPU does not fix: the last digits may differ."""
+    """The same in torch, for a GPU, which does not fix the order in which sums are added: last digits may differ."""
 
     def __init__(self, centres: Tensor) -> None:
         self._centres = centres
         self._counts = torch.zeros(len(centres), device=centres.device)
 
     def update(self, batch: Tensor) -> None:
-        """Assign a batch and move the centres."""
         labels = _best_score(batch, self._centres)[1]
         sums = (self._centres * self._counts[:, None]).index_add_(0, labels, batch)
         self._counts += torch.bincount(labels, minlength=len(self._counts))
         self._centres = torch.where(self._counts[:, None] > 0, sums / self._counts[:, None].clamp(min=1), self._centres)
 
     def assign(self, rows: Tensor) -> np.ndarray:
-        """(k, d) -> (k,) nearest centres."""
         return _best_score(rows, self._centres)[1].cpu().numpy()
 
 
@@ -115,8 +100,9 @@ def cluster(
     passes: int,
     batch_size: int,
     device: torch.device | str = "cpu",
+    back_end: type[_OnCPU | _OnTorch] | None = None,
 ) -> np.ndarray:
-    """Cluster rows by mini-batch k-means.
+    """(N,) int32: each row's nearest centre, found by mini-batch k-means.
 
     Memory stays bounded: beside the centres it holds a batch, or the `START_ROWS` * K rows of which the start is drawn.
 
@@ -126,28 +112,15 @@ def cluster(
         seed: of the start and of the order of the batches.
         passes: times that every row moves a centre.
         batch_size: rows between two moves; at least K are taken.
-        device: a CPU runs scikit-learn, a GPU torch.
-
-    Returns:
-        (N,) int32: each row's nearest centre.
+        device: of the centres.
+        back_end: None: scikit-learn on a CPU, torch on a GPU.
 
     Raises:
         ParameterError: fewer rows than clusters, or a row is not finite.
     """
     device = torch.device(device)
+    back_end = back_end or (_OnCPU if device.type == "cpu" else _OnTorch)
     rows = Array(rows) if isinstance(rows, (np.ndarray, Tensor)) else rows
-    return _cluster(rows, clusters, seed, passes, batch_size, device, _OnCPU if device.type == "cpu" else _OnTorch)
-
-
-def _cluster(
-    rows: Rows,
-    clusters: int,
-    seed: int,
-    passes: int,
-    batch_size: int,
-    device: torch.device,
-    back_end: type[_OnCPU | _OnTorch],
-) -> np.ndarray:
     n, width = rows.shape
     if n < clusters:
         raise ParameterError(

@@ -18,12 +18,7 @@ NATS_TO_BITS = 1 / math.log(2)
 
 
 class JointCounts:
-    """How often each cluster meets each token; only cells that occur are kept.
-
-    Args:
-        clusters: (N,) int, 0 or more.
-        tokens: (N,) int, 0 or more.
-    """
+    """How often each of (N,) clusters meets each of (N,) tokens, 0 or more; only cells that occur are kept."""
 
     def __init__(self, clusters: np.ndarray, tokens: np.ndarray) -> None:
         self.total = len(tokens)
@@ -50,8 +45,7 @@ class JointCounts:
 
     def grassberger_information(self) -> float:
         """H(cluster) + H(token) - H(cluster, token) in nats, each by `grassberger_entropy`."""
-        rows, columns, cells = map(grassberger_entropy, (self.rows, self.columns, self.cells))
-        return rows + columns - cells
+        return grassberger_entropy(self.rows) + grassberger_entropy(self.columns) - grassberger_entropy(self.cells)
 
 
 def plug_in_entropy(counts: np.ndarray) -> float:
@@ -77,13 +71,9 @@ def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> tuple[flo
     Grassberger's estimate on all pairs, on halves and on quarters of them, extrapolated to infinitely many by
     I(N) = I + a/N + b/N² (Strong et al., "Entropy and information in neural spike trains", 1998); the second value is
     half of what extrapolating has changed. On synthetic tables with `MIN_PAIRS_PER_CELL` or more the truth lies
-    within two errors, made of this and the sampling error, in 95% of the cases, and the bias is below 2% of the tokens'
-    entropy where they follow Zipf's law (tested); below, the estimate may be far too high. Subtracting the estimate on
-    shuffled tokens instead would take away too much: the more is shared, the fewer cells of the table are in use.
-
-    Args:
-        clusters: (N,) int, in random order.
-        tokens: (N,) int.
+    within two errors, made of this and the sampling error, in 95% of the cases (tested); below, the estimate may be far
+    too high. Subtracting the estimate on shuffled tokens instead would take away too much. The (N,) pairs have to be in
+    random order.
     """
     full, half, quarter = (
         float(np.mean([JointCounts(clusters[i::n], tokens[i::n]).grassberger_information() for i in range(n)]))
@@ -96,10 +86,9 @@ def corrected_information(clusters: np.ndarray, tokens: np.ndarray) -> tuple[flo
 MIN_PAIRS_PER_CELL = 5.0
 """Pairs for each cell in use of the table of clusters and tokens, below which the bias cannot be corrected.
 
-Found on tables whose tokens follow Zipf's law (exponents 1 and 1.3, 250 and 1,000 tokens) and of whose clusters some
-or all tell something: the bias left is up to 6% of the tokens' entropy (31% of the truth) at 3 pairs a cell, up to 2.6%
-at 4.9, and below 2% from 5 on. The paper's 500 states a cluster and 1,000 tokens have 2.4 where nothing is shared, and
-more where something is.
+On tables whose tokens follow Zipf's law (exponents 1 and 1.3, 250 and 1,000 tokens) the bias left is up to 6% of the
+tokens' entropy (31% of the truth) at 3 pairs per cell, and below 2% from 5 on. The paper's 500 states per cluster and
+1,000 tokens have 2.4 where nothing is shared, and more where something is.
 """
 
 
@@ -159,28 +148,23 @@ class LayerInformation:
 def estimate_layer(
     assignments: Sequence[np.ndarray], tokens: np.ndarray, layer: int, width: int, seed: int = 0
 ) -> LayerInformation:
-    """All estimates from the clusters that several k-means seeds have found.
+    """All estimates from the (N,) clusters of the states that several k-means seeds have found, and their (N,) tokens.
 
-    Args:
-        assignments: for each k-means seed (N,) cluster of each state.
-        tokens: (N,) token of each state.
-        layer: its number, for the record.
-        width: of its states, for the record.
-        seed: of the shuffle.
+    `layer` and `width` of its states are for the record; `seed` is that of the shuffle.
     """
     order = np.random.default_rng(seed).permutation(len(tokens))  # halves and quarters are samples of the whole
     tokens, shuffled = tokens[order], tokens
     found = [clusters[order] for clusters in assignments]
     tables = [JointCounts(clusters, tokens) for clusters in found]
-    corrected = [corrected_information(clusters, tokens) for clusters in found]
+    corrected, extrapolation = zip(*(corrected_information(clusters, tokens) for clusters in found), strict=True)
     return LayerInformation(
         layer=layer,
         width=width,
         states=len(tokens),
         entropy=plug_in_entropy(tables[0].columns),
         plug_in=tuple(table.plug_in_information() for table in tables),
-        corrected=tuple(value for value, _ in corrected),
-        extrapolation=tuple(error for _, error in corrected),
+        corrected=corrected,
+        extrapolation=extrapolation,
         floor=tuple(JointCounts(clusters, shuffled).plug_in_information() for clusters in found),
         standard_error=tuple(table.standard_error() for table in tables),
         pairs_per_cell=tuple(len(tokens) / len(table.cells) for table in tables),
@@ -190,13 +174,7 @@ def estimate_layer(
 
 @dataclasses.dataclass(frozen=True)
 class BiasPoint:
-    """What the estimates are on synthetic states whose mutual information is known.
-
-    Attributes:
-        coupling: of the mixture.
-        truth: closed form; nats.
-        found: all estimates.
-    """
+    """What the estimates are on states of a mixture of this coupling, whose mutual information is known; nats."""
 
     coupling: float
     truth: float

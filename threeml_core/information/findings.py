@@ -25,13 +25,7 @@ MOST = 0.5
 def first_block(architecture: str, records: Sequence[RunRecord]) -> Finding:
     """What the first decoder block knows, as a share of what the vanilla model's last layer knows; the latest pairs.
 
-    The error of a share follows from those of both estimates by the delta method. All seeds are taken to share it, as
-    they share what the correction of the bias leaves; so it is not made smaller by more seeds.
-
-    Args:
-        architecture: self or cross.
-        records: of stage `mutual_information`, oldest first. Only runs that were asked about the same [MASK]s are set
-            against each other.
+    Of the records, oldest first, only those that were asked about the same [MASK]s are set against each other.
     """
     found: dict[int, tuple[float, float, str]] = {}
     references: dict[tuple[object, ...], tuple[RunRecord, LayerInformation]] = {}
@@ -41,38 +35,46 @@ def first_block(architecture: str, records: Sequence[RunRecord]) -> Finding:
     for first in (record for record in records if record.parameters["architecture"] == architecture):
         block = _layer(first, 1)
         if block and (reference := references.get(_measured_how(first))):
-            vanilla, last = reference
-            doubt = _doubt((first, vanilla), (block, last))
-            if not doubt and last.value <= 2 * last.error:
-                doubt = "vanilla's last layer says nothing about the tokens"
-            share = block.value / last.value if last.value > 0 else math.nan
-            error = math.hypot(block.error, share * last.error) / last.value if last.value > 0 else math.nan
-            found[first.parameters["seed"]] = share, error, doubt
+            nothing = "vanilla's last layer says nothing about the tokens"
+            found[first.parameters["seed"]] = _share((first, reference[0]), (block, reference[1]), nothing)
     return _finding(f"{ARCHITECTURES[architecture].label}, first block, as a share of vanilla's last", LEVEL, found)
 
 
 def first_layers(records: Iterable[RunRecord]) -> Finding:
-    """What the first quarter of the vanilla model's blocks gives, as a share of what all give; the latest of a seed.
-
-    Args:
-        records: of stage `mutual_information`, oldest first.
-    """
+    """What the first quarter of the vanilla model's layers gives, as a share of all; of records oldest first."""
     found: dict[int, tuple[float, float, str]] = {}
     for record in (record for record in records if record.parameters["architecture"] == "vanilla"):
         count = record.parameters["num_hidden_layers"]
         few = max(1, count // 4)
-        layers = [_layer(record, number) for number in (0, few, count)]
-        start, early, last = layers
-        if few == count or start is None or early is None or last is None:
-            continue
-        gain = last.value - start.value
-        doubt = _doubt((record,), (start, early, last))
-        if not doubt and gain <= 2 * math.hypot(start.error, last.error):
-            doubt = "the last layer holds no more than the embedding"
-        share = (early.value - start.value) / gain if gain > 0 else math.nan
-        error = math.hypot(early.error, share * last.error, (1 - share) * start.error) / gain if gain > 0 else math.nan
-        found[record.parameters["seed"]] = share, error, doubt
+        start, early, last = (_layer(record, number) for number in (0, few, count))
+        if few < count and start and early and last:
+            nothing = "the last layer holds no more than the embedding"
+            found[record.parameters["seed"]] = _share((record,), (early, last, start), nothing)
     return _finding("vanilla, first quarter of the blocks, as a share of the gain of all", MOST, found)
+
+
+def _share(records: Iterable[RunRecord], layers: Sequence[LayerInformation], nothing: str) -> tuple[float, float, str]:
+    """What the first layer has of what the second one knows (beyond a third), its error by the delta method, and doubt.
+
+    All seeds are taken to share the error, as they share what the correction of the bias leaves; so it is not made
+    smaller by more seeds.
+    """
+    part, whole, *start = layers
+    zero, zero_error = (start[0].value, start[0].error) if start else (0.0, 0.0)
+    gain = whole.value - zero
+    doubt = ""
+    if any(record.data["on_unigram_plateau"] for record in records):
+        doubt = "on the unigram plateau"
+    elif not all(layer.has_enough_states for layer in layers):
+        doubt = "too few states"
+    elif any(len(layer.corrected) == 1 for layer in layers):
+        doubt = "one k-means seed: no error"
+    elif gain <= 2 * math.hypot(zero_error, whole.error):
+        doubt = nothing
+    if gain <= 0:
+        return math.nan, math.nan, doubt
+    share = (part.value - zero) / gain
+    return share, math.hypot(part.error, share * whole.error, (1 - share) * zero_error) / gain, doubt
 
 
 def _finding(what: str, bound: float, found: dict[int, tuple[float, float, str]]) -> Finding:
@@ -82,15 +84,6 @@ def _finding(what: str, bound: float, found: dict[int, tuple[float, float, str]]
     known = [(share, error) for share, error, _ in in_order if math.isfinite(share)]  # else the whole is nothing
     error = statistics.fmean(error for _, error in known) if known else 0.0
     return Finding(what, "", bound, math.inf, tuple(share for share, _ in known), doubt, error=error)
-
-
-def _doubt(records: Iterable[RunRecord], layers: Sequence[LayerInformation]) -> str:
-    """Why a share of these layers means nothing, or ""."""
-    if any(record.data["on_unigram_plateau"] for record in records):
-        return "on the unigram plateau"
-    if not all(layer.has_enough_states for layer in layers):
-        return "too few states"
-    return "one k-means seed: no error" if any(len(layer.corrected) == 1 for layer in layers) else ""
 
 
 def _layer(record: RunRecord, number: int) -> LayerInformation | None:

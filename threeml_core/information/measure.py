@@ -86,13 +86,10 @@ def layer_mutual_information(
     return estimate_layer(found, tokens, layer, states.shape[1])
 
 
-# -- runs -----------------------------------------------------------------------------------------------------
-
-
 def chosen_runs(config: StudyConfig, log: Log = print_line) -> list[Path]:
     """Folders of the pre-trained runs to look at: those of `runs`, or vanilla, 3ML_self and 3ML_cross, all seeds.
 
-    The latter are pre-trained now if they are not there yet, once it is sure that they can be looked at as asked.
+    The latter are pre-trained now if they are not there yet, after their samples were checked.
 
     Raises:
         CheckpointError: there is no such finished run.
@@ -213,14 +210,8 @@ class _Setting:
 
     def identity(self) -> dict[str, Any]:
         """All that determines the result."""
-        names = (
-            "num_clusters",
-            "num_kmeans_seeds",
-            "num_kmeans_passes",
-            "kmeans_batch_size",
-            "top_tokens",
-            "states_text",
-        )
+        clustering = ("num_clusters", "num_kmeans_seeds", "num_kmeans_passes", "kmeans_batch_size")
+        names = (*clustering, "top_tokens", "states_text")
         return {**self.states_identity(), **{name: getattr(self.config, name) for name in names}}
 
 
@@ -252,12 +243,6 @@ def plan_jobs(config: StudyConfig, runs: Sequence[Path], log: Log = print_line) 
 
 def mutual_information(config: StudyConfig, log: Log = print_line) -> list[RunRecord]:
     """Measure every layer of the chosen runs, or read the records of what was measured before.
-
-    Leaves `runs/mutual_information/<run id>/record.json` for each.
-
-    Args:
-        config: `runs`, text, states, clusters.
-        log: takes progress lines.
 
     Raises:
         StudyError: bad input, before anything is measured; too little disk or memory; damaged files.
@@ -336,20 +321,15 @@ class _Progress:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.measured: dict[int, LayerInformation] = {}
-        self.seconds = {"states_seconds": 0.0, "clustering_seconds": 0.0}
-        if not path.exists():
-            return
+        nothing: dict[str, Any] = {"layers": [], "states_seconds": 0.0, "clustering_seconds": 0.0}
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            for values in content["layers"]:
-                self.measured[values["layer"]] = LayerInformation(**values)
-            self.seconds = {name: float(content[name]) for name in self.seconds}
+            content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else nothing
+            self.measured = {values["layer"]: LayerInformation(**values) for values in content["layers"]}
+            self.seconds = {name: float(content[name]) for name in ("states_seconds", "clustering_seconds")}
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DamagedFileError(f"damaged run: {path} cannot be read ({error}); remove it and run again") from None
 
     def add(self, found: LayerInformation, states: float, clustering: float) -> None:
-        """A layer is done."""
         self.measured[found.layer] = found
         self.seconds["states_seconds"] += states
         self.seconds["clustering_seconds"] += clustering

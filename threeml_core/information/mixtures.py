@@ -28,7 +28,6 @@ class Mixture:
     width: int = 16
 
     def __post_init__(self) -> None:
-        """Check what the closed form rests on."""
         if self.components % self.tokens or not 0 <= self.coupling <= 1:
             raise ValueError("expected a multiple of `tokens` components, and a coupling from 0 to 1")
 

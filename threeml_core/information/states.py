@@ -53,6 +53,7 @@ class Sample:
         masking: the corruption, with exact counts.
         is_top: (vocab,) bool: may this be the original token?
         seed: of order and corruption.
+        limit: number of states at most.
         tokens: (N,) int32 original tokens, in the order of the states.
         offsets: number of states before each group of sequences, and of all.
     """
@@ -62,8 +63,20 @@ class Sample:
     masking: Masking
     is_top: Tensor
     seed: int
-    tokens: np.ndarray
-    offsets: tuple[int, ...]
+    limit: int
+    tokens: np.ndarray = dataclasses.field(init=False)
+    offsets: tuple[int, ...] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        tokens, offsets = [np.empty(0, np.int32)], [0]
+        for group in range(-(-len(self.order) // _GROUP)):
+            _, _, found = self._corrupted(group)
+            tokens.append(found[: self.limit - offsets[-1]])
+            offsets.append(offsets[-1] + len(tokens[-1]))
+            if offsets[-1] == self.limit:
+                break
+        object.__setattr__(self, "tokens", np.concatenate(tokens))
+        object.__setattr__(self, "offsets", tuple(offsets))
 
     @property
     def fingerprint(self) -> str:
@@ -74,37 +87,25 @@ class Sample:
     def groups(self, first: int = 0) -> Iterator[tuple[int, CorruptedBatch, Tensor]]:
         """From group `first` on: states before it, corrupted sequences, (sequences, n_de) bool: which [MASK]s count."""
         for group in range(first, len(self.offsets) - 1):
-            batch, chosen, _ = _corrupt_group(self.sequences, self.order, group, self.masking, self.is_top, self.seed)
+            batch, chosen, _ = self._corrupted(group)
             size = self.offsets[group + 1] - self.offsets[group]
-            yield self.offsets[group], batch, _first(chosen, size)
+            yield self.offsets[group], batch, chosen & (chosen.flatten().cumsum(0).view_as(chosen) <= size)
 
-
-def _first(chosen: Tensor, size: int) -> Tensor:
-    """Only the first `size` of the chosen places."""
-    return chosen & (chosen.flatten().cumsum(0).view_as(chosen) <= size)
-
-
-def _corrupt_group(
-    sequences: TokenSequences, order: np.ndarray, group: int, masking: Masking, is_top: Tensor, seed: int
-) -> tuple[CorruptedBatch, Tensor, np.ndarray]:
-    """Corrupted sequences, which of their [MASK]s hide a frequent token, and those tokens."""
-    draw = np.random.SeedSequence((seed, group)).generate_state(2, np.uint32)
-    generator = torch.Generator().manual_seed(int(draw[0]) << 32 | int(draw[1]))
-    batch = corrupt(sequences[order[group * _GROUP : (group + 1) * _GROUP]], masking, generator)
-    assert isinstance(batch, CorruptedBatch)
-    original = batch.labels.gather(1, batch.mask_idx)
-    chosen = is_top[original]
-    return batch, chosen, original[chosen].numpy().astype(np.int32)
+    def _corrupted(self, group: int) -> tuple[CorruptedBatch, Tensor, np.ndarray]:
+        """Corrupted sequences, which of their [MASK]s hide a frequent token, and those tokens."""
+        draw = np.random.SeedSequence((self.seed, group)).generate_state(2, np.uint32)
+        generator = torch.Generator().manual_seed(int(draw[0]) << 32 | int(draw[1]))
+        batch = corrupt(self.sequences[self.order[group * _GROUP : (group + 1) * _GROUP]], self.masking, generator)
+        assert isinstance(batch, CorruptedBatch)
+        original = batch.labels.gather(1, batch.mask_idx)
+        chosen = self.is_top[original]
+        return batch, chosen, original[chosen].numpy().astype(np.int32)
 
 
 def draw_sample(config: StudyConfig, data: PreparedData) -> Sample:
     """Choose sequences evenly over the text until `states_per_layer` [MASK]s of frequent tokens are found, or all.
 
     The corruption is that of the model's own pre-training, with exact counts.
-
-    Args:
-        config: of the pre-trained run, with the parameters of this analysis.
-        data: its token sequences.
 
     Raises:
         StudyError: no [MASK] hides one of the `top_tokens` most frequent tokens.
@@ -124,42 +125,23 @@ def draw_sample(config: StudyConfig, data: PreparedData) -> Sample:
         count = min(len(sequences), int(blocks_wanted) + 1)
         evenly = np.linspace(0, len(sequences) - 1, count).round().astype(np.int64)
         order = np.random.default_rng(config.states_seed).permutation(evenly)
-        tokens, offsets = _count(sequences, order, masking, is_top, config.states_seed, config.states_per_layer)
-        if len(tokens) == config.states_per_layer or count == len(sequences):
+        sample = Sample(sequences, order, masking, is_top, config.states_seed, config.states_per_layer)
+        if len(sample.tokens) == config.states_per_layer or count == len(sequences):
             break
         blocks_wanted *= 1.5
-    if not len(tokens):
+    if not len(sample.tokens):
         raise CorpusError(
             f"no [MASK] of the {config.states_text} text ({len(sequences)} sequences) hides one of the top_tokens="
             f"{config.top_tokens} most frequent tokens: raise top_tokens, or give more text"
         )
-    return Sample(sequences, order, masking, is_top, config.states_seed, tokens, offsets)
-
-
-def _count(
-    sequences: TokenSequences, order: np.ndarray, masking: Masking, is_top: Tensor, seed: int, limit: int
-) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Tokens of at most `limit` states, and states before each group of sequences."""
-    tokens, offsets = [np.empty(0, np.int32)], [0]
-    for group in range(-(-len(order) // _GROUP)):
-        _, _, found = _corrupt_group(sequences, order, group, masking, is_top, seed)
-        tokens.append(found[: limit - offsets[-1]])
-        offsets.append(offsets[-1] + len(tokens[-1]))
-        if offsets[-1] == limit:
-            break
-    return np.concatenate(tokens), tuple(offsets)
+    return sample
 
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """How a model is run over a sample.
+    """How one of the three models is run over a sample: so many sequences at a time, with bfloat16 autocast or not.
 
-    Attributes:
-        model: any of the three.
-        sample: the [MASK]s.
-        final_norm: pre-LN: the last layer behind the final LayerNorm.
-        batch_size: sequences in a forward pass.
-        bf16: bfloat16 autocast.
+    With `final_norm` the last layer of a pre-LN model is taken behind the final LayerNorm.
     """
 
     model: PreTrainedModel
@@ -201,15 +183,14 @@ class Forward:
                 counts = counts.to(self.device)
                 for found, layer in zip(parts, layers, strict=True):
                     found.append(states[layer][counts].half())
-            yield offset, [self._finite(layer, torch.cat(found)) for layer, found in zip(layers, parts, strict=True)]
-
-    def _finite(self, layer: int, states: Tensor) -> Tensor:
-        if not bool(torch.isfinite(states).all()):
-            raise StudyError(
-                f"layer {layer}: a state is not finite in float16 (largest number: 65,504); the model has diverged, "
-                "or leave this layer out (state_layers)"
-            )
-        return states
+            whole = [torch.cat(found) for found in parts]
+            for layer, rows in zip(layers, whole, strict=True):
+                if not torch.isfinite(rows).all():
+                    raise StudyError(
+                        f"layer {layer}: a state is not finite in float16 (largest number: 65,504); the model has "
+                        "diverged, or leave this layer out (state_layers)"
+                    )
+            yield offset, whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,7 +229,7 @@ class LayerFile:
         return _HEADER + row * self.shape[1] * _HALF.itemsize
 
     def create(self) -> None:
-        """The file in its full length, without contents."""
+        """Make the file in its full length, without contents."""
         np.lib.format.open_memmap(self.path, "w+", _HALF, self.shape)
 
     def is_whole(self) -> bool:
@@ -271,26 +252,19 @@ class LayerFile:
 def collect_states(
     forward: Forward, layers: Sequence[int], folder: Path, log: Log = print_line
 ) -> dict[int, LayerFile]:
-    """Write the states of `layers` to disk, one file a layer; go on where an interrupted call stopped.
+    """Write the states of `layers` to disk, one file per layer; go on where an interrupted call stopped.
 
-    Memory stays bounded by one group of sequences, whatever N is.
-
-    Args:
-        forward: the model and the sample.
-        layers: layer numbers.
-        folder: of this model and sample alone; holds `layer-<number>.npy`, the tokens in `tokens.npy`, `states.json`.
-        log: takes progress lines.
-
-    Returns:
-        Layer -> its file; checked against checksums if it was there before.
+    Memory stays bounded by one group of sequences, whatever N is. The folder is of this model and sample alone; it
+    holds `layer-<number>.npy`, the tokens in `tokens.npy`, and checksums in `states.json`, which are checked if they
+    were there before.
 
     Raises:
         ParameterError: the model has no such layer.
         DamagedFileError: a file is truncated or was changed.
         StudyError: the folder holds states of another model or sample; too little disk, before anything is written.
     """
-    widths = _widths(forward, layers)
-    size = len(forward.sample.tokens)
+    size, widths = len(forward.sample.tokens), forward.widths()
+    refuse_absent(layers, len(widths) - 1, type(forward.model).__name__)
     identity = {"states": forward.fingerprint(), "layers": list(layers)}
     files = {layer: LayerFile(folder / f"layer-{layer:02d}.npy", (size, widths[layer])) for layer in layers}
     done = folder / "states.json"
@@ -342,13 +316,6 @@ def refuse_absent(layers: Sequence[int], last: int, model: str) -> None:
             f"state_layers: the [MASK]s of {model} pass layers 0 to {last}, there is no layer {absent[0]}; those of a "
             "3ML model are its decoder's, 0 is what comes in"
         )
-
-
-def _widths(forward: Forward, layers: Sequence[int]) -> list[int]:
-    """Of all layers of the model, once it is sure that it has those asked for."""
-    widths = forward.widths()
-    refuse_absent(layers, len(widths) - 1, type(forward.model).__name__)
-    return widths
 
 
 def _progress(
@@ -404,8 +371,8 @@ def states_in_memory(forward: Forward, layers: Sequence[int], log: Log = print_l
         ParameterError: the model has no such layer.
         StudyError: the states of a single layer do not fit.
     """
-    widths = _widths(forward, layers)
-    size = len(forward.sample.tokens)
+    size, widths = len(forward.sample.tokens), forward.widths()
+    refuse_absent(layers, len(widths) - 1, type(forward.model).__name__)
     needed = max(size * widths[layer] * _HALF.itemsize for layer in layers)
     free = _free_memory(forward.device)
     at_once = int(0.6 * free / needed)  # the rest is for the model and for clustering

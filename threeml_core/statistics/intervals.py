@@ -75,8 +75,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95, shared: float = 
 def ratio_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     """Of values that are positive and vary by factors, such as perplexities: computed on logs, given back as values.
 
-    The mean is the geometric one: of a perplexity, the exponential of the mean cross-entropy. The bounds are not as far
-    from it on both sides, and never below zero.
+    The mean is the geometric one: of a perplexity, the exponential of the mean cross-entropy.
     """
     found = mean_interval([math.log(value) for value in values], level)
     low, high = (None if bound is None else _exp(bound) for bound in (found.low, found.high))
@@ -88,13 +87,7 @@ def _exp(value: float) -> float:
 
 
 def difference_interval(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> Interval:
-    """Difference of two means of independent values with its interval by Welch's t; no bounds with fewer than three.
-
-    Args:
-        first: values of one kind of run; may be empty.
-        second: of the other.
-        level: of the interval.
-    """
+    """Difference of two means of independent values with its interval by Welch's t; no bounds with fewer than three."""
     seeds = min(len(first), len(second))
     if not seeds:
         return Interval(math.nan, None, None, 0)
@@ -113,24 +106,16 @@ def difference_interval(first: Sequence[float], second: Sequence[float], level: 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """How far values of one seed are from their model's mean, estimated from several models together.
-
-    Attributes:
-        deviation: standard deviation.
-        freedom: degrees of freedom behind it, summed over models.
-    """
+    """Standard deviation of one seed's values about their model's mean; degrees of freedom are summed over models."""
 
     deviation: float
     freedom: int
 
 
 def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread | None:
-    """The deviation over seeds that all models share, from all of them; None: no model has two seeds.
+    """The deviation over seeds that all models share, from each one's values; None: no model has two seeds.
 
     It rests on the assumption that the models vary alike over seeds, which few seeds cannot check.
-
-    Args:
-        groups: of each model its values, one a seed.
     """
     several = [values for values in groups if len(values) > 1]
     freedom = sum(len(values) - 1 for values in several)
@@ -144,11 +129,7 @@ def pooled_estimate(differences: Sequence[float], spread: Spread) -> Estimate:
     """Of the mean difference of two models, with the deviation of a pooled spread instead of these few seeds' own.
 
     The two models' seeds are taken as independent; if those of a pair go up and down together, as the order of the text
-    may make them, the interval is wider than it has to be.
-
-    Args:
-        differences: of two models, one a seed.
-        spread: of one model's values over seeds.
+    may make them, the interval is wider than it has to be. `spread` is of one model's values over seeds.
     """
     error = spread.deviation * math.sqrt(2 / len(differences))
     return Estimate(statistics.fmean(differences), error, spread.freedom, 0.0, len(differences))
@@ -157,14 +138,8 @@ def pooled_estimate(differences: Sequence[float], spread: Spread) -> Estimate:
 def detectable_difference(deviation: float, seeds: int, level: float = 0.95, power: float = 0.8) -> float:
     """The smallest true mean whose interval leaves out zero with probability `power`; inf with one seed.
 
-    Source: the power of the two-sided t-test of one sample (here: of differences paired by seed). The noncentral t is
-    integrated over the standard error's own distribution, as scipy's has no value for few seeds.
-
-    Args:
-        deviation: standard deviation of the differences over seeds.
-        seeds: how many there are.
-        level: of the interval.
-        power: probability of seeing the difference.
+    Source: the power of the two-sided t-test of one sample, here of differences paired by seed with this deviation. The
+    noncentral t is integrated over the standard error's own distribution, as scipy's has no value for few seeds.
     """
     if seeds < 2:
         return math.inf

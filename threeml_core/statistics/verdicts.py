@@ -17,14 +17,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from threeml_core.statistics.intervals import (
-    Estimate,
-    Interval,
-    Spread,
-    detectable_difference,
-    mean_estimate,
-    pooled_estimate,
-)
+from threeml_core.statistics import intervals
+from threeml_core.statistics.intervals import Interval, Spread
 
 SUPPORTED, CONTRADICTED, UNDECIDED, NOT_RUN = "supported", "contradicted", "undecided", "not run"
 
@@ -61,11 +55,11 @@ class Finding:
     pooled: bool = False
 
     @functools.cached_property
-    def _estimate(self) -> Estimate:
+    def _estimate(self) -> intervals.Estimate:
         """What judges."""
         if self.pooled and self.spread and len(self.values) > 1:
-            return pooled_estimate(self.values, self.spread)
-        return mean_estimate(self.values, self.error)
+            return intervals.pooled_estimate(self.values, self.spread)
+        return intervals.mean_estimate(self.values, self.error)
 
     @property
     def interval(self) -> Interval | None:
@@ -75,14 +69,15 @@ class Finding:
     @property
     def by_pool(self) -> Interval | None:
         """With the pooled spread; None: there is none."""
-        return pooled_estimate(self.values, self.spread).interval() if self.spread and self.values else None
+        if not self.spread or not self.values:
+            return None
+        return intervals.pooled_estimate(self.values, self.spread).interval()
 
     @property
     def detectable(self) -> float | None:
         """What these seeds could show, by their own spread; see `detectable_difference`. None: fewer than two."""
-        if len(self.values) < 2:
-            return None
-        return detectable_difference(statistics.stdev(self.values), len(self.values))
+        count = len(self.values)
+        return None if count < 2 else intervals.detectable_difference(statistics.stdev(self.values), count)
 
     @property
     def range(self) -> str:
@@ -129,14 +124,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A claim of the paper with what was found.
-
-    Attributes:
-        name: C1 to C9.
-        text: what it says.
-        where: in the paper.
-        findings: its comparisons.
-    """
+    """A claim of the paper (C1 to C9), what it says and where, with the comparisons that judge it."""
 
     name: str
     text: str

@@ -19,13 +19,9 @@ def claims(
     information: Iterable[RunRecord],
     benchmarks: Iterable[RunRecord] = (),
 ) -> list[Claim]:
-    """All claims of the study's experiments, with what its runs say, in the order of their names.
+    """All claims of the study's experiments, with what all its runs say, in the order of their names.
 
-    Args:
-        config: of the study.
-        results: of all its runs.
-        information: records of stage `mutual_information`, oldest first; those of other runs are left out.
-        benchmarks: records of stage `benchmark`, a session each, oldest first; those of other models are left out.
+    Of the records of stages `mutual_information` and `benchmark`, oldest first, those of other runs are left out.
     """
     runs = {record.run_id for r in results if "Figure 4" in r.run.exhibits for record in r.ended.values()}
     names = identity_parameters(config)

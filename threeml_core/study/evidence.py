@@ -17,7 +17,7 @@ from typing import Any
 from threeml_core.config import StudyConfig, executed_parameters, study_steps, variant
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.record import RunRecord
-from threeml_core.statistics.intervals import Spread, pooled_spread
+from threeml_core.statistics.intervals import pooled_spread
 from threeml_core.statistics.verdicts import Finding
 from threeml_core.study.results import Downstream, Result, averages
 
@@ -30,13 +30,9 @@ ABOVE_CHANCE = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """All that was run of a study.
+    """All that was run of a study: results of its runs, and records, oldest first.
 
-    Attributes:
-        config: of the study.
-        results: of all its runs.
-        information: records of stage `mutual_information` of the runs of Figure 4, oldest first.
-        benchmarks: records of stage `benchmark` of these models, a session each, oldest first.
+    Those are of stage `mutual_information` for the runs of Figure 4, and of stage `benchmark` (a session each).
     """
 
     config: StudyConfig
@@ -46,8 +42,7 @@ class Evidence:
 
     def model(self, architecture: str, mask_rate: float) -> Result | None:
         """A model of Table 3, at equal steps."""
-        changes = {"architecture": architecture, "mask_rate": mask_rate, "max_steps": study_steps(self.config)}
-        return self.of("Table 3", **changes)
+        return self.of("Table 3", architecture=architecture, mask_rate=mask_rate, max_steps=study_steps(self.config))
 
     def of(self, exhibit: str, **changes: object) -> Result | None:
         """The run of a table or figure with these values; what is not given is the study's, but for the steps."""
@@ -57,14 +52,9 @@ class Evidence:
         return next((r for r in there if {**executed_parameters(r.run.config), **steps} == wanted), None)
 
     def scores(self, first: Result | None, second: Result | None, low: float, high: float, what: str = "") -> Finding:
-        """Difference of the macro averages; both of the same kind of fine-tuning.
+        """Difference of the macro averages (None: not in the study), which the claim says lies from `low` to `high`.
 
-        Args:
-            first: a model; None: it is not in the study.
-            second: the model it is set against.
-            low: lower end of the range that the claim says; points.
-            high: upper end.
-            what: the two in words; "": their names.
+        Both are of the same kind of fine-tuning; in points. `what` says the two in words, else by their names.
         """
         if first is None or second is None:
             return Finding(what or "average", "points", low, high, ())
@@ -74,9 +64,7 @@ class Evidence:
         values = _paired(averages(studies[0]), averages(studies[1]))
         doubt = _doubt(*pair) or (_no_learning(studies) if values else "")
         what = f"{what or f'{first.run.model} against {second.run.model}'}: average"
-        return Finding(
-            what, "points", low, high, values, doubt, spread=self._spreads[kind], pooled=self.config.pooled_variances
-        )
+        return Finding(what, "points", low, high, values, doubt, **self._pooled[kind])
 
     def variants(
         self, exhibit: str, parameter: str, words: Mapping[Any, str], other: Any, low: float, high: float
@@ -100,18 +88,18 @@ class Evidence:
             return Finding("validation loss over all corrupted", "nats", 0, math.inf, ())
         values = _paired(model.metric("eval_loss"), vanilla.metric("eval_loss"))
         what = f"{model.run.model} against {vanilla.run.model}: loss over all corrupted"
-        doubt, pooled = _doubt(model, vanilla), self.config.pooled_variances
-        return Finding(what, "nats", 0, math.inf, values, doubt, spread=self._spreads["loss"], pooled=pooled)
+        return Finding(what, "nats", 0, math.inf, values, _doubt(model, vanilla), **self._pooled["loss"])
 
     @functools.cached_property
-    def _spreads(self) -> dict[str, Spread | None]:
-        """Over seeds of one model's values, pooled over the models of the study: of averages (points) and losses."""
+    def _pooled(self) -> dict[str, dict[str, Any]]:
+        """Of a `Finding`: how one model's values vary over seeds, pooled over the models, and whether that judges."""
         values = {
             "comparison": [averages(result.comparison) for result in self.results],
             "ablation": [averages(result.ablation) for result in self.results],
             "loss": [r.metric("eval_loss") for r in self.results if "Table 1" in r.run.exhibits],
         }
-        return {name: pooled_spread([list(by_seed.values()) for by_seed in of]) for name, of in values.items()}
+        spreads = {kind: pooled_spread([list(by_seed.values()) for by_seed in of]) for kind, of in values.items()}
+        return {kind: {"spread": of, "pooled": self.config.pooled_variances} for kind, of in spreads.items()}
 
 
 def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[float, ...]:

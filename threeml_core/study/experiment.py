@@ -63,16 +63,11 @@ class Experiment:
             ParameterError: a value in a list that nothing can have.
         """
         steps = self.tasks == "ablation" and config.ablation_steps or study_steps(config)
-        models = [{"architecture": m} if isinstance(m, str) else dict(zip(_MODEL, m, strict=True)) for m in self.models]
-        points = [
-            dict(zip(self.vary, values, strict=True))
-            for values in itertools.product(*(self.values(config, parameter) for parameter in self.vary))
-        ]
-        runs = [{**point, **model} for point in points for model in models]
+        names = (*self.vary, "architecture", "mask_rate")  # the last one only where a model has its own
+        models = [(m,) if isinstance(m, str) else m for m in self.models]
+        points = itertools.product(*(self.values(config, parameter) for parameter in self.vary))
+        runs = [dict(zip(names, (*point, *model), strict=False)) for point in points for model in models]
         return [{"max_steps": steps, **changes} for changes in (*runs, *self.further(config))]
-
-
-_MODEL = ("architecture", "mask_rate")
 
 
 def comparison_config(config: StudyConfig) -> StudyConfig:
@@ -88,12 +83,7 @@ def ablation_config(config: StudyConfig) -> StudyConfig:
 
 @dataclasses.dataclass(frozen=True)
 class StudyRun:
-    """A pre-training run of the study, to be done with each pre-training seed.
-
-    Attributes:
-        config: its parameters, with the first seed.
-        experiments: that need it.
-    """
+    """A pre-training run of the study (`config` has its first seed), and the experiments that need it."""
 
     config: StudyConfig
     experiments: tuple[Experiment, ...]

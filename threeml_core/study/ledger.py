@@ -21,10 +21,8 @@ from threeml_core.study.results import Downstream, Result
 def discovered() -> dict[str, Experiment]:
     """Name -> experiment, of all files in `study/experiments/`: the paper's in the order of their runs, then others."""
     first = ("figure_3", "table_1", "figure_4", "table_2", "figure_5", "table_3", "scaling")
-    there = {module.name for module in pkgutil.iter_modules(_folder.__path__)}
-    modules = [
-        importlib.import_module(f"{_folder.__name__}.{name}") for name in (*first, *sorted(there.difference(first)))
-    ]
+    names = dict.fromkeys((*first, *sorted(module.name for module in pkgutil.iter_modules(_folder.__path__))))
+    modules = [importlib.import_module(f"{_folder.__name__}.{name}") for name in names]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, Experiment)]
     return {experiment.name: experiment for experiment in found}
 
@@ -49,10 +47,6 @@ def study_runs(config: StudyConfig, experiments: Iterable[Experiment | str] | No
 
     Source: Tables 1 to 3, Figures 3 to 5; all but Table 3 are of the large model in the paper.
 
-    Args:
-        config: model, text, optimisation, and the lists `study_*`.
-        experiments: such as `("Table 2a", "Figure 5")`; None: all.
-
     Raises:
         ParameterError: no such experiment, or a value in a list that the model cannot have.
     """
@@ -72,13 +66,9 @@ def find(
 ) -> list[Result]:
     """What the runs of experiments gave, found among records by their parameters; what has none is left out.
 
-    Args:
-        config: of the study.
-        experiments: see `study_runs`.
-        records: of pre-training and fine-tuning, oldest first: of two that answer the same the later one counts; None:
-            those in `runs_dir`.
-        any_text: the records are known to be of this text and these tasks, by whatever paths those were given. Else
-            records of other paths are passed over.
+    The records are of pre-training and fine-tuning, oldest first: of two that answer the same the later one counts;
+    None: those in `runs_dir`. Those of other paths of text and tasks are passed over, unless `any_text` says that all
+    are of these, by whatever paths they were given.
     """
     if records is None:
         records = [record for stage in ("pretrain", "finetune") for record in load_records(config.runs_dir, stage)]
@@ -94,11 +84,10 @@ def find(
         answers = {seed: of_pretraining(trained.get(seed, ()), run.config.replace(seed=seed)) for seed in run.seeds}
         pretraining = {seed: found[-1] for seed, found in answers.items() if found}
         of_seeds = {seed: tuned[record.run_id] for seed, record in pretraining.items() if record.run_id in tuned}
-        downstream = {
-            tasks: {seed: _downstream(chosen, of, tasks == "ablation") for seed, of in of_seeds.items()}
-            for tasks, chosen in run.finetunings(config).items()
-        }
-        results.append(Result(run, pretraining, downstream.get("all", {}), downstream.get("ablation", {})))
+        downstream: dict[str, dict[int, Downstream]] = {"all": {}, "ablation": {}}
+        for tasks, chosen in run.finetunings(config).items():
+            downstream[tasks] = {seed: _downstream(chosen, of, tasks == "ablation") for seed, of in of_seeds.items()}
+        results.append(Result(run, pretraining, *downstream.values()))
     return results
 
 

@@ -36,8 +36,7 @@ class Downstream:
 
     def score(self, task: Task) -> float | None:
         """The task's one number, a fraction; None: not run, or every run failed."""
-        metrics = self.metrics(task)
-        return None if metrics is None else self._number(task, metrics)
+        return self._number(task, metrics) if (metrics := self.metrics(task)) else None
 
     def _number(self, task: Task, metrics: Mapping[str, float]) -> float:
         if not self.accuracies or task.name not in GLUE_TASKS:
@@ -50,9 +49,8 @@ class Downstream:
     @property
     def average(self) -> float | None:
         """Macro average; None: a task has no number. Source: section 3.1."""
-        scores = [self.score(task) for task in self.tasks]
-        known = [score for score in scores if score is not None]
-        return statistics.fmean(known) if known and len(known) == len(scores) else None
+        known = [score for task in self.tasks if (score := self.score(task)) is not None]
+        return statistics.fmean(known) if known and len(known) == len(self.tasks) else None
 
     @property
     def is_subset(self) -> bool:
@@ -62,8 +60,8 @@ class Downstream:
     @property
     def chance(self) -> float:
         """What the best constant answer to each task gives as the average; nan: the records do not say."""
-        values = [self.constant(task) for task in self.tasks]
-        return math.nan if None in values else statistics.fmean(value for value in values if value is not None)
+        known = [value for task in self.tasks if (value := self.constant(task)) is not None]
+        return statistics.fmean(known) if len(known) == len(self.tasks) else math.nan
 
     def constant(self, task: Task) -> float | None:
         """`score` of the best constant answer to a task; None: the records do not say."""
@@ -99,10 +97,7 @@ class Result:
         return {seed: record for seed, record in self.pretraining.items() if record.failure is None}
 
     def metric(self, name: str) -> dict[int, float]:
-        """A metric of pre-training by seed, such as `eval_perplexity_masked`; without seeds that do not have it.
-
-        `own_perplexity` is one too, although it follows from others.
-        """
+        """A metric of pre-training by seed, or `own_perplexity`; without seeds that do not have it."""
         if name == "own_perplexity":
             return self.own_perplexity
         return {seed: record.metrics[name] for seed, record in self.ended.items() if name in record.metrics}
@@ -125,19 +120,15 @@ class Result:
         if set(self.pretraining) != set(self.run.seeds):
             return False
         found = {"all": self.comparison, "ablation": self.ablation}
-        return all(
-            seed in found[tasks] and len(found[tasks][seed].records) == len(found[tasks][seed].tasks)
-            for tasks in {experiment.tasks for experiment in self.run.experiments} & found.keys()
-            for seed in self.ended
-        )
+        needed = [found[experiment.tasks] for experiment in self.run.experiments if experiment.tasks in found]
+        return all(seed in of and len(of[seed].records) == len(of[seed].tasks) for of in needed for seed in self.ended)
 
     @property
     def own_perplexity(self) -> dict[int, float]:
         """Perplexity over the kinds of corrupted tokens in the proportions of the run's own split, by seed.
 
         All models are validated on one corruption; this weighs its kinds (in nats) as the run's `mask_split` does.
-        What a model's own corruption would give differs in its context alone. Without seeds whose validation has no
-        token of a kind.
+        Without seeds whose validation has no token of a kind.
         """
         shares = zip(KINDS, parse_mask_split(self.run.config.mask_split), strict=True)
         parts = [(share, self.metric(f"eval_perplexity_{kind}")) for kind, share in shares if share]

@@ -34,11 +34,7 @@ def run_study(
 
     An encoder is fine-tuned as soon as it is there and a worker is free. A run whose loss diverges is a failed
     result, not the end of the study; it is not tried again. With `plan_only` nothing is done: what is there is read.
-
-    Args:
-        config: of the study; `engine` and `workers` say what does the runs.
-        experiments: such as `("Table 2a", "Figure 5")`; None: all.
-        log: takes a line for each run.
+    Experiments are named as in `("Table 2a", "Figure 5")`; None: all.
 
     Raises:
         StudyError: bad input, before any run starts; a damaged run.
@@ -69,7 +65,7 @@ def _run(
     settings: dict[str, Setting] = {}
 
     def finetunings(run: StudyRun, record: RunRecord) -> list[Job]:
-        """Those that follow from a run's pre-training, none if that failed. All encoders share the tokenised tasks."""
+        """Those that follow from a run's pre-training, if that did not fail. All encoders share the tokenised tasks."""
         wanted = run.finetunings(config)
         if record.failure or not wanted:
             return []
@@ -86,9 +82,7 @@ def _run(
     return find(config, chosen, do_jobs(jobs).values(), any_text=True)
 
 
-def _pretrain_job(
-    run: StudyRun, seed: int, data: PreparedData, then: Callable[[StudyRun, RunRecord], list[Job]]
-) -> Job:
+def _pretrain_job(run: StudyRun, seed: int, data: PreparedData, then: Callable[..., list[Job]]) -> Job:
     config = run.config.replace(seed=seed)
     device = choose_device(config)
     folder, identity = planned_run(config, data, device)

@@ -11,7 +11,7 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.metrics import mutual_info_score
 
 from threeml_core.foundation.errors import ParameterError
-from threeml_core.information.clustering import Array, _cluster, _OnCPU, _OnTorch, cluster
+from threeml_core.information.clustering import Array, _OnCPU, _OnTorch, cluster
 from threeml_core.information.measure import layer_mutual_information
 
 CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ def blurred(size: int = 20_000, width: int = 24, seed: int = 0) -> tuple[np.ndar
 def test_both_back_ends_give_the_same_clusters() -> None:
     states, tokens = blurred()
     for seed in range(2):
-        ours, theirs = (_cluster(Array(states), 200, seed, 2, 1024, CPU, back_end) for back_end in (_OnCPU, _OnTorch))
+        ours, theirs = (cluster(Array(states), 200, seed, 2, 1024, CPU, back_end) for back_end in (_OnCPU, _OnTorch))
         assert (ours == theirs).mean() > 0.999
         assert mutual_info_score(ours, tokens) == pytest.approx(mutual_info_score(theirs, tokens), abs=2e-3)
 
@@ -75,7 +75,7 @@ def test_rows_that_are_all_alike() -> None:
     """Layer 0 holds a [MASK] embedding and a position: as many different rows as positions."""
     states = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float16)[np.arange(1000) % 7]
     for back_end in (_OnCPU, _OnTorch):
-        labels = _cluster(Array(states), 50, 0, 1, 100, CPU, back_end)
+        labels = cluster(Array(states), 50, 0, 1, 100, CPU, back_end)
         for row in range(7):
             assert set(labels[row::7]).isdisjoint(labels[(row + 1) % 7 :: 7])
 

@@ -11,12 +11,8 @@ from threeml_core.study.experiment import Experiment
 
 def first_block_knows_as_much(study: Evidence) -> Claim:
     """C8."""
-    return Claim(
-        "C8",
-        "After its first block the decoder knows as much of the masked tokens as the vanilla model's last layer.",
-        "Figure 4",
-        tuple(first_block(architecture, study.information) for architecture in ("self", "cross")),
-    )
+    text = "After its first block the decoder knows as much of the masked tokens as the vanilla model's last layer."
+    return Claim("C8", text, "Figure 4", tuple(first_block(a, study.information) for a in ("self", "cross")))
 
 
 FIGURE_4 = Experiment(

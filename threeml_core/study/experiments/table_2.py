@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from threeml_core.statistics.verdicts import Claim
@@ -34,32 +35,28 @@ def unchanged_tokens_matter(study: Evidence) -> Claim:
     return Claim("C6", "Unchanged tokens matter: 80-10-10 and 80-0-20 beat 100-0-0.", "Table 2c", found)
 
 
-TABLE_2A = Experiment(
+_ablation = functools.partial(Experiment, models=("self", "cross"), tasks="ablation")
+
+TABLE_2A = _ablation(
     "Table 2a",
     "depth of the decoder",
-    models=("self", "cross"),
     vary={"decoder_num_hidden_layers": "study_depths"},
-    tasks="ablation",
     heading="Decoder layers",
     claims=(shallow_beats_deep,),
 )
 
-TABLE_2B = Experiment(
+TABLE_2B = _ablation(
     "Table 2b",
     "width of the decoder",
-    models=("self", "cross"),
     vary={"decoder_hidden_size": "study_widths"},
-    tasks="ablation",
     heading="Decoder width",
     claims=(width_hardly_matters,),
 )
 
-TABLE_2C = Experiment(
+TABLE_2C = _ablation(
     "Table 2c",
     "masking strategy",
-    models=("self", "cross"),
     vary={"mask_split": "study_splits"},
-    tasks="ablation",
     heading="Split",
     columns={"Perplexity, masked": "eval_perplexity_masked", "Perplexity, own split": "own_perplexity"},
     claims=(unchanged_tokens_matter,),
