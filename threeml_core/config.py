@@ -134,11 +134,15 @@ _PRETRAIN_PARAMETERS = names_of(
     RunsParameters, ModelParameters, MaskingParameters, TrainingParameters, changes_result=True
 )
 
+LATER = {name: field.default for name, field in PARAMETERS.items() if field.metadata["later"]}
+"""Parameters that older records do not have -> what their runs did."""
+
 
 def identity_parameters(config: StudyConfig) -> dict[str, Any]:
     """The parameters that decide the result of a pre-training run, given its data."""
     unused = ARCHITECTURES[config.architecture].unused
-    return {name: getattr(config, name) for name in _PRETRAIN_PARAMETERS if name not in unused}
+    values = {name: getattr(config, name) for name in _PRETRAIN_PARAMETERS if name not in unused}
+    return {name: value for name, value in values.items() if name not in LATER or value != LATER[name]}
 
 
 def executed_parameters(config: StudyConfig) -> dict[str, Any]:

@@ -117,6 +117,7 @@ def parameter(
     none: str = "",
     also: str = "",
     changes_result: bool = True,
+    later: bool = False,
 ) -> Any:
     """A field of a section.
 
@@ -127,9 +128,10 @@ def parameter(
         none: what None stands for, where its type has None.
         also: further stages that read it, beside those of its section; names with spaces between them.
         changes_result: a result of its section's stage may depend on it, so that it belongs to the identity of a run.
+        later: runs from before it was there did what its default does, so that the default is no part of an identity.
     """
     meaning += f"; None: {none}" if none else ""
-    metadata = {"allowed": allowed, "none": none, "also": also, "changes_result": changes_result}
+    metadata = {"allowed": allowed, "none": none, "also": also, "changes_result": changes_result, "later": later}
     return dataclasses.field(default=default, metadata={"meaning": meaning, **metadata})
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from threeml_core.config import DATA_PARAMETERS, StudyConfig, executed_parameters
+from threeml_core.config import DATA_PARAMETERS, LATER, StudyConfig, executed_parameters
 from threeml_core.foundation.errors import ParameterError
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.record import RunRecord, load_records
 
 
 def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str]) -> bool:
     """Was it done with the same values of these parameters?"""
-    return all(record.parameters[name] == getattr(config, name) for name in names)
+    return all((LATER | record.parameters)[name] == getattr(config, name) for name in names)
 
 
 def find(config: StudyConfig, stage: str, names: Iterable[str]) -> list[RunRecord]:
@@ -28,12 +29,17 @@ def of_pretraining(records: Iterable[RunRecord], config: StudyConfig) -> list[Ru
     """
     wanted = executed_parameters(config)
     corruptions = {name: wanted.pop(name) for name in _ASKED}
+    used = LATER.keys() - set(ARCHITECTURES[config.architecture].unused)
 
     def fits(record: RunRecord) -> bool:
         known = {**record.parameters, **record.identity}  # a failed run may have the first alone
-        return all(value is None or known[name] == value for name, value in wanted.items()) and all(
-            known.get(name) == value or has_parameters(record, config, _ASKED[name])
-            for name, value in corruptions.items()
+        return (
+            has_parameters(record, config, used)
+            and all(value is None or known[name] == value for name, value in wanted.items())
+            and all(
+                known.get(name) == value or has_parameters(record, config, _ASKED[name])
+                for name, value in corruptions.items()
+            )
         )
 
     return [record for record in records if fits(record)]
