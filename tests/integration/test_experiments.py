@@ -146,3 +146,15 @@ def test_killed_and_started_again(study: dict, tmp_path: Path) -> None:
     pretrained = [name for name in after if name.startswith("pretrain/")]
     last = f"{len(pretrained)} of {len(pretrained)} runs of the study are finished, fine-tuning included"
     assert done.stdout.splitlines()[-1] == last
+
+
+def test_a_fault_of_the_machine_is_no_result(study: dict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Out of memory or a lost process ends the study and leaves no record: the same command tries again."""
+
+    def out_of_memory(config: object, log: object) -> None:
+        raise TrainingError("out of GPU memory with micro_batch_size=8")
+
+    monkeypatch.setattr("threeml_core.study.run.pretrain", out_of_memory)
+    with pytest.raises(TrainingError, match="out of GPU memory"):
+        run_study(make_config({**study, "num_workers": 1}), ["Figure 3"])
+    assert not finished(tmp_path / "runs")

@@ -38,7 +38,11 @@ class CheckpointError(StudyError):
 
 
 class TrainingError(StudyError):
-    """Training cannot go on, for example because the loss is not finite."""
+    """Training cannot go on, for example because a GPU's memory is not enough."""
+
+
+class NotFiniteError(TrainingError):
+    """A loss or a parameter is not finite; the last good state is kept, as the cause may be the machine's."""
 
 
 class DivergedError(TrainingError):

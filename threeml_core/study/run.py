@@ -10,7 +10,7 @@ from typing import Any
 
 from threeml_core.config import DATA_PARAMETERS, StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data
-from threeml_core.foundation.errors import TrainingError
+from threeml_core.foundation.errors import NotFiniteError, TrainingError
 from threeml_core.foundation.log import Log, no_line, print_line
 from threeml_core.glue.encoders import open_encoder
 from threeml_core.glue.finetune import Setting, load_tasks, make_setting, plan_jobs
@@ -90,7 +90,7 @@ def _pretrain_job(run: StudyRun, seed: int, data: PreparedData, then: Callable[.
         STAGE,
         folder.name,
         functools.partial(_pretrain, config, folder, identity),
-        title=f"{folder.name}: {run.model}, {config.max_steps:,} updates, for {', '.join(run.exhibits)}",
+        title=f"{folder.name}: {run.model}, {config.max_steps:,} steps, for {', '.join(run.exhibits)}",
         cost=config.max_steps,
         num_cpus=max(config.ray_num_cpus, config.num_processes),
         num_gpus=0 if device.type == "cpu" else config.num_processes,
@@ -99,12 +99,14 @@ def _pretrain_job(run: StudyRun, seed: int, data: PreparedData, then: Callable[.
 
 
 def _pretrain(config: StudyConfig, folder: Path, identity: dict[str, Any], log: Log) -> RunRecord:
-    """As `pretrain`; a run that diverges leaves a record that says so."""
+    """As `pretrain`; a run that diverges leaves a record that says so. What is the machine's fault ends the study."""
     try:
         return pretrain(config, log)
     except TrainingError as error:
         if (folder / "record.json").exists():
             return read_record(folder)
+        if not isinstance(error, NotFiniteError):
+            raise
         return leave_record(folder, identity, config, describe_environment(), failure=str(error))
 
 

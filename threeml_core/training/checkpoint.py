@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from threeml_core.foundation.errors import CheckpointError, DamagedFileError, TrainingError
+from threeml_core.foundation.errors import CheckpointError, DamagedFileError, NotFiniteError
 from threeml_core.foundation.files import atomic_file, atomic_folder, fits_digest, json_text
 from threeml_core.foundation.log import Log
 
@@ -73,11 +73,11 @@ class SavedStates:
         """End a run that cannot go on, and say where its last good state is.
 
         Raises:
-            TrainingError: always.
+            NotFiniteError: always.
         """
         files = self.files()
         last = f"the last good state is kept in {files[0]}" if files else "no state was saved before"
-        raise TrainingError(f"{problem}; {last}. {REMEDY}")
+        raise NotFiniteError(f"{problem}; {last}. {REMEDY}")
 
     def check(self, model: nn.Module, step: int) -> None:
         """Stop a run of which a parameter is not finite after this step."""
@@ -89,7 +89,7 @@ class SavedStates:
         """Write weights, moments and where the run stands; the states before it stay until the new one is whole.
 
         Raises:
-            TrainingError: a parameter is not finite; the states before it are kept.
+            NotFiniteError: a parameter is not finite; the states before it are kept.
             StudyError: the disk is full; the states before it are kept.
         """
         self.check(model, state.step)

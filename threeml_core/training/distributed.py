@@ -17,7 +17,7 @@ import torch.distributed as dist
 import yaml
 from torch import Tensor, nn
 
-from threeml_core.foundation.errors import ParameterError, TrainingError
+from threeml_core.foundation.errors import NotFiniteError, ParameterError, TrainingError
 from threeml_core.foundation.log import Log
 from threeml_core.foundation.processes import LEAVE, available_cores, ended_with_us
 
@@ -133,7 +133,7 @@ def run_with_torchrun(stage: str, parameters: Mapping[str, Any], count: int, log
     parameters are written into the file and never reach a shell.
 
     Raises:
-        TrainingError: it failed; with its own line.
+        TrainingError: it failed; with its own line. A `NotFiniteError` where that says so.
     """
     threads = max(1, available_cores() // count)
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, LEAVE: str(os.getpid())}
@@ -153,4 +153,5 @@ def run_with_torchrun(stage: str, parameters: Mapping[str, Any], count: int, log
         own = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         own.sort(key=lambda line: "lost another process" in line)  # that is a consequence
         reason = own[0] if own else " ".join(line.strip() for line in lines[-5:]) or "it said nothing"
-        raise TrainingError(f"{reason} (one of {count} processes started by torchrun)")
+        kind = NotFiniteError if "not finite" in reason else TrainingError
+        raise kind(f"{reason} (one of {count} processes started by torchrun)")
