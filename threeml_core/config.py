@@ -445,6 +445,7 @@ def parse_arguments(description: str, arguments: list[str] | None = None, stage:
         ParameterError: anything else on it; see `make_config`.
     """
     parser = _Parser(
+        prog=f"threeml {stage}".rstrip(),
         description=description,
         epilog="The values are those of the preset tiny. Every parameter of docs/parameters.md is accepted.",
         formatter_class=argparse.RawDescriptionHelpFormatter,

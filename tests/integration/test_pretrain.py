@@ -6,6 +6,8 @@ import json
 import os
 import platform
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -419,6 +421,16 @@ def test_command_line_refuses_in_one_line(own_runs: dict, preloaded: Preloaded) 
     ):
         done = preloaded.run("pretrain", {**given, "runs_dir": own_runs["runs_dir"]})
         assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("plan", "--help"), ("plan",)])
+def test_a_reader_who_has_seen_enough(arguments: tuple[str, ...]) -> None:
+    """`threeml plan | head` ends without a traceback."""
+    command = [sys.executable, "-m", "threeml_core", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
 
 
 def test_all_models_meet_the_same_corruption(own_runs: dict) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -74,13 +75,19 @@ def command_line(main: Callable[[], None]) -> Callable[[], None]:
     @functools.wraps(main)
     def run() -> None:
         try:
-            with on_sigterm(stop):
-                main()
+            try:
+                with on_sigterm(stop):
+                    main()
+            finally:
+                sys.stdout.flush()
         except StudyError as error:
             print(f"error: {error}", file=sys.stderr)
             raise SystemExit(error.exit_status) from None
         except KeyboardInterrupt:
             print("interrupted: the same command resumes from the last saved state", file=sys.stderr)
             raise SystemExit(130) from None
+        except BrokenPipeError:  # who reads has seen enough, as `head`; the end flushes once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(128 + signal.SIGPIPE) from None
 
     return run

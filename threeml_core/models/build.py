@@ -1,4 +1,7 @@
-"""Fresh models by the study's parameters. Importing this registers the models with Hugging Face's Auto classes."""
+"""Fresh models by the study's parameters; which there are stands in `parameters/architectures.py`.
+
+Importing this registers the models with Hugging Face's Auto classes.
+"""
 
 from __future__ import annotations
 

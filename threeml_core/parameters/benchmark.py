@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import ChainMap
+from typing import Any
 
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import MASK_RATES
 from threeml_core.parameters.parameter import COUNT, at_least, parameter, setting, some_of
 
 PARTS = ("speed", "breakdown", "memory", "scaling", "preparation")
-VARIANTS = ("hf", "hf_bare", *ARCHITECTURES)
+VARIANTS = ChainMap(ARCHITECTURES, dict[str, Any](hf="", hf_bare=""))  # later registered architectures are in it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -191,7 +191,7 @@ def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corrupt
 def _train(
     trainer: Trainer, folder: Path, states: SavedStates, validate: Callable[[], dict[str, float]], log: Log
 ) -> dict[str, float]:
-    """Updates up to max_steps; validation and saving now and then. The last validation's metrics.
+    """Steps up to max_steps; validation and saving now and then. The last validation's metrics.
 
     Of several processes the first one writes, validates and saves; the others' result is empty.
     """
@@ -266,7 +266,7 @@ def _train(
                     f"run {folder.name} was asked to stop (SIGTERM): its state after step {step} is saved; "
                     "the same command goes on from there"
                 )
-    return last or (validate() if processes.is_first else {})
+    return last
 
 
 _MUCH_WORSE = 1.0
