@@ -341,8 +341,8 @@ BAD_INPUTS = [
     BadInput("learning-rate", "a negative learning rate", {"learning_rate": -1e-3}, "expected more than 0"),
     BadInput("dropout", "a dropout of 1", {"hidden_dropout_prob": 1}, "expected 0 or more and below 1"),
     BadInput("seed", "a negative seed", {"seed": -1}, "seed=-1: expected 0 to 2^32 - 1"),
-    BadInput("no-updates", "no updates", {"max_steps": 0}, "max_steps=0: expected at least 1"),
-    BadInput("block", "blocks of 2 tokens", {"sequence_length": 2}, "sequence_length=2: expected at least 4 tokens"),
+    BadInput("no-updates", "no steps", {"max_steps": 0}, "max_steps=0: expected at least 1"),
+    BadInput("block", "sequences of 2 tokens", {"sequence_length": 2}, "sequence_length=2: expected at least 4 tokens"),
     BadInput("bytes", "a vocabulary smaller than the bytes", {"vocab_size": 200}, "needs at least 261"),
     # combinations
     BadInput("split-sum", "a mask split of 110%", {"mask_split": "80-10-20"}, "percentages that sum to 100"),
@@ -365,7 +365,7 @@ BAD_INPUTS = [
     ),
     BadInput(
         "positions",
-        "blocks longer than the position table",
+        "sequences longer than the position table",
         {"max_position_embeddings": 16},
         "expected at least sequence_length + 2 = 34",
     ),
@@ -509,7 +509,7 @@ BAD_INPUTS = [
         "corpus-second", "a second corpus that is not there", {"corpus": "bundled,no.txt"}, "corpus no.txt: no such"
     ),
     BadInput(
-        "corpus-small", "a corpus shorter than a block", corpus("a.txt", "One. " * 9), "train text is shorter than"
+        "corpus-small", "a corpus shorter than a sequence", corpus("a.txt", "One. " * 9), "train text is shorter than"
     ),
     BadInput(
         "corpus-no-validation",
@@ -600,7 +600,7 @@ BAD_INPUTS = [
     # prepared text
     BadInput(
         "prepared-length",
-        "text prepared in blocks of another length",
+        "text prepared in sequences of another length",
         prepared_corpus(lambda data: None, sequence_length=16),
         "was prepared with sequence_length=32, asked for 16",
     ),
@@ -624,7 +624,7 @@ BAD_INPUTS = [
     ),
     BadInput(
         "prepared-cut",
-        "prepared blocks cut short",
+        "prepared sequences cut short",
         prepared_corpus(lambda data: cut(data / "train.bin")),
         "bytes instead",
     ),
@@ -672,7 +672,7 @@ BAD_INPUTS = [
     ),
     BadInput(
         "prepared-ids",
-        "prepared validation blocks with token ids beyond the vocabulary",
+        "prepared validation sequences with token ids beyond the vocabulary",
         prepared_corpus(foreign_ids, seed=1),
         "holds the token id 65535, but the vocabulary has 300 tokens",
     ),
@@ -699,7 +699,7 @@ BAD_INPUTS = [
     ),
     BadInput(
         "prepared-secret",
-        "prepared blocks without permission to read them",
+        "prepared sequences without permission to read them",
         prepared_corpus(lambda data: locked(data / "train.bin")),
         "train.bin cannot be used: Permission denied",
     ),
@@ -1168,7 +1168,7 @@ FAULTS = [
         "tests/integration/test_distributed.py::test_out_of_memory_accumulates_when_asked",
     ),
     Fault(
-        "a GPU too small for one block",
+        "a GPU too small for one sequence",
         "one line",
         "the states",
         "tests/integration/test_distributed.py::test_nothing_fits",
@@ -1385,14 +1385,14 @@ FAULTS = [
         "tests/unit/data/test_prepare.py::test_disk_full_leaves_nothing",
     ),
     Fault(
-        "prepared blocks cut short in the cache",
+        "prepared sequences cut short in the cache",
         "one line: damaged data cache, remove the folder",
         "all other files",
         "tests/unit/data/test_prepare.py::test_damaged_cache",
     ),
     Fault(
-        "token ids beyond the vocabulary in prepared blocks",
-        "one line when such a block is read: damaged data cache, remove the folder",
+        "token ids beyond the vocabulary in prepared sequences",
+        "one line when such a sequence is read: damaged data cache, remove the folder",
         "all other files; a run that was started keeps its last state",
         "tests/unit/data/test_sequences.py::test_token_ids_beyond_the_vocabulary",
     ),
@@ -1582,7 +1582,7 @@ FAULTS = [
     # mutual information
     Fault(
         "a kill while states are collected",
-        "the next start goes on with the next group of blocks",
+        "the next start goes on with the next group of sequences",
         "the states on disk; files end equal, byte for byte",
         "tests/unit/information/test_states.py::test_a_killed_collection_goes_on",
     ),
