@@ -122,7 +122,7 @@ def glue_study(
 def _model_name(checkpoint: str, pretrained: RunRecord | None) -> str:
     """In tables: architecture and mask rate of our own encoders, else the checkpoint as given."""
     if pretrained is not None:
-        name = f"{ARCHITECTURES[pretrained.parameters['architecture']].label}-{pretrained.parameters['mask_rate']:.0%}"
+        name = f"{ARCHITECTURES[pretrained.parameters['architecture']].label}-{rate_label(pretrained.parameters)}"
     else:
         name = checkpoint.removeprefix(RANDOM)
         name = Path(name).name if Path(name).is_absolute() else name

@@ -166,7 +166,7 @@ def cost_plan(config: StudyConfig) -> Table:
         hours, cells = _plan(model)
         total += hours
         cells["Weights, gradients, moments"] = f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB"
-        rows.append({"Model": f"{ARCHITECTURES[architecture].label}-{rate:.0%}", **cells})
+        rows.append({"Model": f"{ARCHITECTURES[architecture].label}-{rate_label(model.parameters())}", **cells})
     rows.append({"Model": "all five", "GPU time": _duration(total), "Energy": _energy(total * config.gpu_watts)})
     return Table(rows, f"Plan of preset {config.preset} on {config.gpu_name} at {config.mfu:.0%} MFU, one seed")
 

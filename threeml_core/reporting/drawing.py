@@ -33,7 +33,7 @@ def draw_means(
 def label_rate(axis: Any, result: Result, x: float, y: float, side: tuple[int, int] = ABOVE) -> None:
     """Write the mask rate beside a point."""
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": INK}
-    axis.annotate(f"{result.run.config.mask_rate:.0%}", (x, y), side, textcoords="offset points", **look)
+    axis.annotate(rate_label(result.run.config.parameters()), (x, y), side, textcoords="offset points", **look)
 
 
 def _scores(result: Result) -> list[float]:

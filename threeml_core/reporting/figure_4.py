@@ -89,7 +89,7 @@ def model_names(records: Sequence[RunRecord]) -> dict[str, str]:
     candidates = {}
     for record in records:
         p, run = record.parameters, record.data["run"].rsplit("-", 1)[1]
-        name = f"{ARCHITECTURES[p['architecture']].label}-{p['mask_rate']:.0%}"
+        name = f"{ARCHITECTURES[p['architecture']].label}-{rate_label(p)}"
         candidates[record.run_id] = (name, f"{name}, seed {p['seed']}", f"{name} {run}")
     count = collections.Counter(name for names in candidates.values() for name in names[:2])
     return {run: next((n for n in names[:2] if count[n] == 1), names[2]) for run, names in candidates.items()}

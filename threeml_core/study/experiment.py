@@ -96,7 +96,7 @@ class StudyRun:
     @property
     def model(self) -> str:
         """Architecture and mask rate, as in the paper."""
-        return f"{ARCHITECTURES[self.config.architecture].label}-{self.config.mask_rate:.0%}"
+        return f"{ARCHITECTURES[self.config.architecture].label}-{rate_label(self.config.parameters())}"
 
     @property
     def seeds(self) -> range:
