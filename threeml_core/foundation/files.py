@@ -202,7 +202,7 @@ def fingerprint(value: Any, length: int = 12) -> str:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, what: str, wait: bool = False) -> Iterator[None]:
-    """Hold the lock file, so that two processes never write the same; a `LockedError` unless it is free or to `wait`."""
+    """Hold the lock file, so that no two processes write the same; a `LockedError` if it is held, unless to `wait`."""
     make_folder(lock.parent)
     with explain_path(lock):
         handle = lock.open("w")

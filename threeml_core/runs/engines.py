@@ -35,7 +35,6 @@ class Engine(abc.ABC):
         self.runs_dir = runs_dir
         self._running: dict[Any, Job] = {}
 
-
     @property
     def jobs(self) -> list[Job]:
         """Those that were taken and have not been given back, in the order in which they came."""

@@ -97,7 +97,7 @@ def ray_cluster(runs_dir: str | Path, log: Log, address: str | None, max_retries
         raise ParameterError("engine='ray' needs Ray: `pip install ray`") from None
     own = not ray.is_initialized()
     if own:
-        quiet = {"log_to_driver": False, "include_dashboard": None if address else False}  # None is Ray's default
+        quiet: dict[str, Any] = {"log_to_driver": False, "include_dashboard": None if address else False}
         try:
             ray.init(address=address or "local", logging_level=logging.ERROR, **quiet)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
