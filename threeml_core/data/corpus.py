@@ -38,7 +38,7 @@ PIECE_CHARACTERS = 1_000_000
 """A longer document is passed on in pieces, so that memory stays bounded whatever the corpus."""
 
 Document = Iterator[str]
-"""A document as a stream of pieces; the pieces joined are its text."""
+"""A document as a stream of pieces, none empty; the pieces joined are its text."""
 
 
 def optional_library(name: str, line: str) -> Any:
@@ -60,7 +60,6 @@ def corpus_parts(corpus: str) -> list[str]:
 def corpus_files(part: str) -> tuple[list[Path], dict[str, int]]:
     """The files of a corpus that is a file or folder, and what is passed over (`find_texts`); else a `CorpusError`."""
     path = find_path(part)
-    passed_over: dict[str, int] = {}
     if path.is_dir():
         if (path / "train.bin").is_file() and (path / "meta.json").is_file():
             raise CorpusError(f"corpus {part}: a prepared folder stands alone as corpus; give the text it was made of")
@@ -70,15 +69,15 @@ def corpus_files(part: str) -> tuple[list[Path], dict[str, int]]:
             raise CorpusError(
                 f"corpus {part}: no .txt, .jsonl or .parquet file (plain, gz, xz, bz2 or zst) in this folder{others}"
             )
-    elif path.is_file():
-        if format_of(path) not in FORMATS:
-            raise CorpusError(
-                f"corpus {part}: unknown format '{path.name}'; expected .txt, .jsonl or .parquet, "
-                "plain or with .gz, .xz, .bz2 or .zst behind"
-            )
-        files = [path]
-    else:
+    elif not path.is_file():
         raise CorpusError(f"corpus {part}: no such file or folder; expected a path, 'bundled' or hub:<dataset>")
+    elif format_of(path) not in FORMATS:
+        raise CorpusError(
+            f"corpus {part}: unknown format '{path.name}'; expected .txt, .jsonl or .parquet, "
+            "plain or with .gz, .xz, .bz2 or .zst behind"
+        )
+    else:
+        files, passed_over = [path], {}
     for file in files:
         if file.stat().st_size == 0:
             raise CorpusError(f"corpus file {file} is empty: remove it or fill it")
@@ -150,11 +149,12 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _not_utf8(path: Path, why: str) -> CorpusError:
+    """The error for a file that says `why`, unless it looks like UTF-16."""
     with _open_binary(path) as binary:
         encoding = utf16_of(binary.read(4096))
-    return CorpusError(
-        f"{path} looks like UTF-16: convert it with `iconv -f {encoding} -t utf-8`" if encoding else f"{path} {why}"
-    )
+    if encoding:
+        why = f"looks like UTF-16: convert it with `iconv -f {encoding} -t utf-8`"
+    return CorpusError(f"{path} {why}")
 
 
 def _is_damage(error: Exception) -> bool:

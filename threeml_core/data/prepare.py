@@ -164,11 +164,9 @@ def _documents(config: StudyConfig) -> Iterator[tuple[str, Document]]:
 
 
 def _with_ends(document: Document) -> Iterator[tuple[str, bool]]:
-    piece = next(document, None)
-    while piece is not None:
-        following = next(document, None)
-        yield (piece.rstrip("\n"), True) if following is None else (piece, False)  # </s> ends the document
-        piece = following
+    """(piece, ends its document) of each."""
+    for piece, following in itertools.pairwise(itertools.chain(document, [""])):
+        yield (piece, False) if following else (piece.rstrip("\n"), True)  # </s> ends the document
 
 
 def _data_identity(config: StudyConfig, cache: Path) -> dict[str, Any]:
@@ -193,17 +191,10 @@ def prepare_data(
 ) -> PreparedData:
     """Token sequences of `config.corpus`: from the cache, `<runs_dir>/data/<fingerprint>`, or built in bounded memory.
 
-    Source: section 3.3 (packed full sequences, byte-level BPE).
-
-    Args:
-        config: the data parameters.
-        log: takes progress lines.
-        any_vocabulary: a prepared folder may have another `vocab_size` than is given, as models are built for either.
-
-    Raises:
-        CorpusError: the corpus or tokenizer cannot be used, or gives no sequence for training or validation; or a
-            prepared folder was made with other settings than are given.
-        DamagedFileError: the cache is truncated.
+    Source: section 3.3 (packed full sequences, byte-level BPE). With `any_vocabulary` a prepared folder may have
+    another `vocab_size` than is given, as models are built for either. A `CorpusError` says that the corpus or
+    tokenizer cannot be used, that a side gets no sequence, or that a prepared folder was made with other settings; a
+    `DamagedFileError` that the cache is truncated.
     """
     cache = project_path(config.runs_dir) / "data"
     if is_prepared(config.corpus):
@@ -246,8 +237,7 @@ def _without_effect(config: StudyConfig, data: PreparedData) -> Iterator[str]:
 
 def _was_read(meta: dict[str, Any]) -> Iterator[str]:
     """Lines for the log: files, documents, words and sequences; what was passed over; documents that repeat."""
-    read = meta.get("read")
-    if read is None:
+    if (read := meta.get("read")) is None:
         read = {}
         yield "the text was prepared by an earlier version, which did not note what files it read"
     for name, about in read.items():
@@ -288,8 +278,7 @@ def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path,
         "tokenizer": (meta["tokenizer"],),
         "vocab_size": (*asked_size, meta["vocab_size"]),
     }
-    others = ("validation_fraction", "document_separator", "text_column", "tokenizer_megabytes")
-    for name in (*made_with, *others):
+    for name in (*made_with, "validation_fraction", "document_separator", "text_column", "tokenizer_megabytes"):
         value, values = getattr(config, name), made_with.get(name) or (identity.get(name),)
         if config.sources[name] != "given" or value in values or name in accepted:
             continue

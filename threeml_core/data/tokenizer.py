@@ -35,11 +35,8 @@ def train_tokenizer(pieces: Iterable[str], vocab_size: int, sequence_length: int
 
     Args:
         pieces: text, streamed; the same text gives the same tokenizer.
-        vocab_size: tokens wanted, the 5 special and 256 byte tokens included; a small corpus may give fewer.
+        vocab_size: tokens wanted, at least 261 (bytes, special tokens; `CorpusError`); a small corpus may give fewer.
         sequence_length: recorded as the tokenizer's `model_max_length`.
-
-    Raises:
-        CorpusError: `vocab_size` leaves no room for the bytes.
     """
     if vocab_size < (smallest := len(SPECIAL_TOKENS) + 256):
         needs = f"at least {smallest} (256 bytes and 5 special tokens)"
