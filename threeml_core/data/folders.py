@@ -51,8 +51,8 @@ def find_texts(folder: Path) -> tuple[list[Path], dict[str, int]]:
                 raise CorpusError(f"corpus file {path} leads to no file: remove it, or bring back what it links to")
     texts.sort(key=lambda path: (path.is_symlink(), path), reverse=True)  # rather its own name than that of a link
     names = {_key(path): path for path in texts}
-    passed_over[TWICE] += len(texts) - len(names)
-    kinds = (+passed_over).most_common()  # without zeros
+    passed_over.update([TWICE] * (len(texts) - len(names)))
+    kinds = passed_over.most_common()
     kept, others = kinds[:_MOST_KINDS], sum(count for _, count in kinds[_MOST_KINDS:])
     return sorted(names.values()), dict(kept) | ({"of other kinds": others} if others else {})
 
@@ -91,6 +91,7 @@ def _files_below(folder: Path, passed_over: collections.Counter[str]) -> Iterato
                     passed_over[HIDDEN] += 1
                 else:
                     yield Path(parent, name)
+    passed_over += collections.Counter()  # without zeros
 
 
 def _leads_up(link: Path) -> bool:
