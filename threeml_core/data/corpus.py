@@ -298,10 +298,9 @@ def load_corpus(corpus: str, separator: str = "blank-line", text_column: str = "
                 if kind == ".txt":
                     for _, lines in _split_lines(path, separator):
                         yield map("".join, in_chunks(lines, len))
-                elif kind == ".jsonl":
-                    yield from _jsonl_documents(path, text_column)
                 else:
-                    yield from _parquet_documents(path, text_column)
+                    read = _jsonl_documents if kind == ".jsonl" else _parquet_documents
+                    yield from read(path, text_column)
 
 
 def _file_hash(path: Path, known: dict[str, Any]) -> str:

@@ -312,8 +312,8 @@ def _build(
     if config.tokenizer == "train":
         log(f"training a byte-level BPE tokenizer of {config.vocab_size} tokens")
         text = (piece for side, document in _documents(config) if side == "train" for piece in document)
-        some = limited(text, config.tokenizer_megabytes)
-        tokenizer = train_tokenizer(some, config.vocab_size, config.sequence_length)
+        sample = limited(text, config.tokenizer_megabytes)
+        tokenizer = train_tokenizer(sample, config.vocab_size, config.sequence_length)
     else:
         tokenizer = load_tokenizer(config.tokenizer)
     tokenizer.save_pretrained(folder / "tokenizer")
