@@ -11,8 +11,7 @@ from threeml_core.reporting.style import INK, legend_below, look_of, note_not_ru
 from threeml_core.statistics.intervals import Interval, mean_interval, ratio_interval
 from threeml_core.study.results import Result, averages
 
-ABOVE, BELOW, LEFT, RIGHT = (0, 10), (0, -10), (-14, 0), (14, 0)
-"""Where the label of a point stands; points of type to the right and up."""
+ABOVE, BELOW, LEFT, RIGHT = (0, 10), (0, -10), (-14, 0), (14, 0)  # of a label from its point, in points of type
 
 
 def draw_means(
@@ -25,8 +24,7 @@ def draw_means(
     look = look_of(architecture)
     means = [mean_interval(values).mean for _, values in points]
     axis.plot([x for x, _ in points], means, linewidth=2, markersize=5, label=label, **look)
-    dots = [(x, value) for x, values in points for value in values if len(values) > 1]
-    if dots:
+    if dots := [(x, value) for x, values in points for value in values if len(values) > 1]:
         axis.scatter(*zip(*dots, strict=True), s=12, alpha=0.5, color=look["color"])
 
 

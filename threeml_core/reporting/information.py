@@ -52,10 +52,11 @@ def information_cost_table(records: Sequence[RunRecord]) -> Table:
     """Where the records lie, and what the wall clock and the memory said on this machine."""
     rows, names = [], model_names(records)
     for record in records:
+        time = record.timing
         row = {"Model": names[record.run_id], "Record": record.run_id, "Layers": f"{len(record.metrics['layers'])}"}
-        row["Running the model"] = f"{record.timing['states_seconds']:.1f} s"
-        row["Clustering and estimates"] = f"{record.timing['clustering_seconds']:.1f} s"
-        rows.append({**row, "Peak memory": f"{record.timing['peak_memory_bytes'] / 2**20:,.0f} MiB"})
+        row["Running the model"] = f"{time['states_seconds']:.1f} s"
+        row["Clustering and estimates"] = f"{time['clustering_seconds']:.1f} s"
+        rows.append({**row, "Peak memory": f"{time['peak_memory_bytes'] / 2**20:,.0f} MiB"})
     return Table(rows, "Records in runs/mutual_information, and what they cost on this machine")
 
 
@@ -90,16 +91,15 @@ def plot_bias(record: RunRecord | None) -> Figure | Table:
         for axis, coupling in zip(axes, couplings, strict=True):
             here = [point for point in points if point.coupling == coupling]
             found = [point.found for point in here]
-            for values, label, color, style, marker in (
-                ([layer.plug_in[0] for layer in found], "plug-in", color_of("vanilla"), "-", "s"),
-                ([layer.value for layer in found], "corrected", color_of("self"), "--", "o"),
-                ([layer.floor[0] for layer in found], "shuffled tokens", GREY, "-.", "D"),
-            ):
-                look = {"color": color, "linestyle": style, "marker": marker, "markersize": 4}
-                axis.plot([layer.states for layer in found], values, label=label, **look)
+            states, look = [layer.states for layer in found], {"markersize": 4}
+            plug_in, floor = [layer.plug_in[0] for layer in found], [layer.floor[0] for layer in found]
+            axis.plot(states, plug_in, "s-", color=color_of("vanilla"), label="plug-in", **look)
+            axis.plot(
+                states, [layer.value for layer in found], "o--", color=color_of("self"), label="corrected", **look
+            )
+            axis.plot(states, floor, "D-.", color=GREY, label="shuffled tokens", **look)
             axis.axhline(here[0].truth, color=INK, linewidth=1, label="truth")
-            axis.set_xscale("log")
-            axis.set(xlabel="states", title=f"truth: {here[0].truth:.2f} nats", ylim=(-0.2, top))
+            axis.set(xscale="log", xlabel="states", title=f"truth: {here[0].truth:.2f} nats", ylim=(-0.2, top))
         axes[0].set_ylabel("nats")
         legend_below(figure, axes[0])
     sizes = sorted({point.found.states for point in points})
