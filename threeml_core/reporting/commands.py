@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from threeml_core.config import DATA_PARAMETERS, StudyConfig, identity_parameters, make_config
 from threeml_core.glue.ledger import FINETUNE_MATCH
-from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.reporting.table import MISSING, NOT_RUN, Command, Table
 from threeml_core.study.experiment import StudyRun, ablation_config
 from threeml_core.study.results import Result
 
@@ -26,7 +26,7 @@ def finetune_command(run: StudyRun, config: StudyConfig, seed: int, ablation: bo
     return _papermill("03_finetune", run.config, asked, names)
 
 
-def commands_of(results: Iterable[Result], config: StudyConfig, exhibit: str, key: str = "") -> list[tuple[str, str]]:
+def commands_of(results: Iterable[Result], config: StudyConfig, exhibit: str, key: str = "") -> list[Command]:
     """(label, command) of the pre-training of each row of a table and, where it has scores, of its fine-tuning.
 
     A label has the value of the parameter `key`, which the exhibit varies.

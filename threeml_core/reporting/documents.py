@@ -100,8 +100,8 @@ def _averages_with_accuracy(studies: Mapping[int, Downstream]) -> dict[int, floa
     found = {}
     for seed, study in studies.items():
         scores = [(study.metrics(t) or {}).get("accuracy") if t.name == "qqp" else study.score(t) for t in study.tasks]
-        if None not in scores:
-            found[seed] = 100 * statistics.fmean(map(float, scores))
+        if len(known := [score for score in scores if score is not None]) == len(scores):
+            found[seed] = 100 * statistics.fmean(known)
     return found
 
 

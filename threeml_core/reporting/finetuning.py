@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import matplotlib.ticker
@@ -21,8 +22,7 @@ from threeml_core.study.results import Downstream
 
 def finetune_plan(config: StudyConfig) -> Table:
     """The runs of the protocol, before anything is loaded: grid, seeds, where a task starts, what is asked for."""
-    rows, total = [], 0
-    asked = select_tasks(config)
+    rows, total, asked = [], 0, select_tasks(config)
     titles = {task.name: task.title for task in tasks_of_source(config.glue).values()}
     for task in planned_tasks(config):
         runs, start = len(runs_of(task, config)), start_of(task, config)
@@ -82,8 +82,7 @@ def protocol_table(study: GlueStudy) -> Table:
         row = {"Task": result.title, "Score": percent(result.score), "95% interval": MISSING}
         if result.low is not None and result.high is not None:
             few = " (examples alone)" if len(scores) < FEWEST_SEEDS else ""
-            kind = " (seeds resampled)" if result.is_older else few
-            row["95% interval"] = f"{_range((result.low, result.high))}{kind}"
+            row["95% interval"] = _range((result.low, result.high)) + (" (seeds resampled)" if result.is_older else few)
         row |= {"Seeds": f"{len(scores)} of {result.seeds}", "Spread over seeds": _range(scores) if scores else MISSING}
         row |= {"Constant answer": percent(result.chance), "Bag of words": percent(result.baseline.metrics["score"])}
         row |= {"Verdict": _verdict(result), "Runs": f"{len(result.records)}"}
@@ -96,7 +95,6 @@ def protocol_table(study: GlueStudy) -> Table:
 
 
 def _verdict(result: TaskResult) -> str:
-    """Above, below or not distinguishable from the best constant answer, by the 95% interval."""
     if result.low is None or result.high is None or result.chance is None:
         return "no result"
     if result.is_older:
@@ -133,10 +131,8 @@ def ablation_table(study: GlueStudy) -> Table:
     found = Downstream(tasks, {name: result.records for name, result in results.items()}, accuracies=True)
     for task in tasks:
         score, result = found.score(task), results.get(task.name)
-        if result is None or score is None:
-            row[ablation_heading(task)] = NOT_RUN if result is None else "failed"
-        else:
-            row[ablation_heading(task)] = percent(score) + " (subset)" * result.is_subset
+        value = "failed" if score is None else percent(score)
+        row[ablation_heading(task)] = value + " (subset)" * bool(score and result.is_subset) if result else NOT_RUN
     row["Average"] = MISSING if found.average is None else percent(found.average) + " (subset)" * found.is_subset
     return Table([row], "Ablation mode: accuracies, MNLI weighted over matched and mismatched")
 
@@ -144,30 +140,26 @@ def ablation_table(study: GlueStudy) -> Table:
 def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy], runs_dir: str) -> Table:
     """One study against others on their predictions, task by task, with a verdict where there are seeds for it."""
     rows = []
-    for second in others:
-        results = {result.task.name: result for result in second.results}
-        for result in first.results:
-            other = results.get(result.task.name)
-            row = {"Task": result.title, "Model": first.name, "Score": percent(result.score)}
-            row |= {"Other model": second.name, "Its score": percent(other.score if other else None)}
-            found = compare_results(result, other, runs_dir) if other else None
-            if found is None:
-                rows.append({**row, "Better": NOT_RUN if other is None else "no result"})
-                continue
-            row["Difference"] = f"{100 * found.difference:+.1f}"
-            row["95% interval"] = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
-            if found.p_value is None:
-                seeds = min(len(result.best), len(other.best)) if other else 0
-                few = "one seed" if seeds == 1 else f"{seeds} seeds"
-                row |= {"p": MISSING, "Better": f"{few if seeds < FEWEST_SEEDS else 'resampled seeds'}: no p-value"}
-            else:
-                better = first.name if found.difference > 0 else second.name
-                row |= {"p": f"{found.p_value:.3f}", "Better": better if found.p_value < 0.05 else "undecided"}
-            rows.append(row)
-    if not rows:
-        rows = [{"Model": first.name, "Other model": "not run: set random_baseline=True"}]
+    for second, result in itertools.product(others, first.results):
+        other = next((of for of in second.results if of.task.name == result.task.name), None)
+        row = {"Task": result.title, "Model": first.name, "Score": percent(result.score)}
+        row |= {"Other model": second.name, "Its score": percent(other.score if other else None)}
+        found = compare_results(result, other, runs_dir) if other else None
+        if other is None or found is None:
+            rows.append({**row, "Better": NOT_RUN if other is None else "no result"})
+            continue
+        row["Difference"] = f"{100 * found.difference:+.1f}"
+        row["95% interval"] = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+        if found.p_value is None:
+            seeds = min(len(result.best), len(other.best))
+            few = "one seed" if seeds == 1 else f"{seeds} seeds"
+            row |= {"p": MISSING, "Better": f"{few if seeds < FEWEST_SEEDS else 'resampled seeds'}: no p-value"}
+        else:
+            better = first.name if found.difference > 0 else second.name
+            row |= {"p": f"{found.p_value:.3f}", "Better": better if found.p_value < 0.05 else "undecided"}
+        rows.append(row)
     return Table(
-        rows,
+        rows or [{"Model": first.name, "Other model": "not run: set random_baseline=True"}],
         "Difference of the mean scores over seeds, for other seeds and examples; with fewer than "
         f"{FEWEST_SEEDS} seeds per model for other examples alone",
     )
@@ -181,9 +173,8 @@ def failed_table(studies: Sequence[GlueStudy]) -> Table:
             row = {"Model": study.name, "Run": record.run_id, **_point(record)}
             row["Result"] = "failed" if record.failure else "collapsed"
             rows.append({**row, "Reason": record.failure or "one answer for every example"})
-    if not rows:
-        count = sum(len(study.runs) for study in studies)
-        rows = [{"Run": "none", "Result": f"all {count} runs ended, none with one answer for everything"}]
+    count = sum(len(study.runs) for study in studies)
+    rows = rows or [{"Run": "none", "Result": f"all {count} runs ended, none with one answer for everything"}]
     return Table(rows, "Failed and collapsed runs", folded=len(rows) > 20)
 
 

@@ -52,11 +52,10 @@ def information_cost_table(records: Sequence[RunRecord]) -> Table:
     """Where the records lie, and what the wall clock and the memory said on this machine."""
     rows, names = [], model_names(records)
     for record in records:
-        time = record.timing
         row = {"Model": names[record.run_id], "Record": record.run_id, "Layers": f"{len(record.metrics['layers'])}"}
-        row["Running the model"] = f"{time['states_seconds']:.1f} s"
-        row["Clustering and estimates"] = f"{time['clustering_seconds']:.1f} s"
-        rows.append({**row, "Peak memory": f"{time['peak_memory_bytes'] / 2**20:,.0f} MiB"})
+        for name, key in (("Running the model", "states"), ("Clustering and estimates", "clustering")):
+            row[name] = f"{record.timing[f'{key}_seconds']:.1f} s"
+        rows.append({**row, "Peak memory": f"{record.timing['peak_memory_bytes'] / 2**20:,.0f} MiB"})
     return Table(rows, "Records in runs/mutual_information, and what they cost on this machine")
 
 

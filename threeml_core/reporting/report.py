@@ -26,8 +26,6 @@ from threeml_core.runs.record import STAGES, RunRecord, describe_environment, lo
 from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
 
-TITLE = "Mask more, mask later"
-
 NOTICE = "NOTICE.md"
 """A document of a report's folder that stands above every page: what a reader has to know of numbers made earlier."""
 
@@ -54,7 +52,6 @@ def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
 
 
 def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
-    """What the first page says before anything else: the claims with their verdicts, and the key figure."""
     stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
     results = find(config, None, [*stages["pretrain"], *stages["finetune"]])
     table = claim_table(claims(config, results, stages["mutual_information"], stages["benchmark"]))
@@ -112,27 +109,23 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: 
     light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
     styles = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
     shared = {
-        "title": TITLE,
+        "title": "Mask more, mask later",
         "pages": pages,
         "notice": to_html(notice.read_text(encoding="utf-8")) if notice in documents else "",
+        "summary": _summary(config, records) if any(page.href == "06_comparison.html" for page in pages) else "",
         "provenance": _provenance(config.preset, records),
         "code_styles": re.sub(r" */\*.*?\*/", "", styles),
     }
+    from_records_alone = config.report_from == "records"
     with atomic_folder(output) as folder:
-        for page in pages:
-            body, _ = exporter.from_notebook_node(page.notebook, {"study": {**shared, "here": page}})
-            (folder / page.href).write_text(tidy(body), encoding="utf-8")
+        for page in (*pages, None):
+            notebook, href = (page.notebook, page.href) if page else (nbformat.v4.new_notebook(), "index.html")
+            body, _ = exporter.from_notebook_node(notebook, {"study": {**shared, "here": page}})
+            (folder / href).write_text(tidy(body), encoding="utf-8")
         for source in files:
             (folder / source.name).write_text(without_times(source), encoding="utf-8")
-        is_judged = any(page.href == "06_comparison.html" for page in pages)
-        study = {**shared, "here": None, "summary": _summary(config, records) if is_judged else ""}
-        body, _ = exporter.from_notebook_node(nbformat.v4.new_notebook(), {"study": study})
-        (folder / "index.html").write_text(tidy(body), encoding="utf-8")
-        if config.report_from == "records":
-            for name in (RESULTS, CURVES):
-                shutil.copyfile(committed / name, folder / name)
-        else:
+        if not from_records_alone:
             write_archive(records, config.runs_dir, folder)
-        for document in documents:
-            shutil.copyfile(document, folder / document.name)
+        for path in (*documents, *([committed / RESULTS, committed / CURVES] if from_records_alone else ())):
+            shutil.copyfile(path, folder / path.name)
     return output / "index.html"

@@ -15,10 +15,8 @@ from threeml_core.study.results import Result
 
 def table_1(results: Sequence[Result], config: StudyConfig) -> Table:
     """Perplexity over all corrupted tokens and by kind, and beneath each row of ours the paper's."""
-    reported = reported_in("Table 1")
-    shown = cells.shown_in("Table 1", results)
+    rows, reported, shown = [], reported_in("Table 1"), cells.shown_in("Table 1", results)
     vanilla = next((o for o in shown if o.run.config.architecture == "vanilla"), None)
-    rows = []
     for result in shown:
         c = result.run.config
         row = {"Model": result.run.model, "All corrupted": cells.perplexity(result, "eval_perplexity")}

@@ -29,9 +29,8 @@ def table_2(experiment: Experiment | str, results: Sequence[Result], config: Stu
     name, (key,) = experiment.name, experiment.vary
     title, reported = experiment.heading or key, reported_in(name)
     tasks = select_tasks(ablation_config(config))
-    shown = cells.shown_in(name, results)
+    rows, shown = [], cells.shown_in(name, results)
     defaults = {o.run.config.architecture: o for o in shown if getattr(o.run.config, key) == getattr(config, key)}
-    rows = []
     for result in shown:
         c, default = result.run.config, defaults.get(result.run.config.architecture)
         row = {"Model": result.run.model, title: f"{getattr(c, key)}", **cells.ablation(result, tasks)}
@@ -39,8 +38,7 @@ def table_2(experiment: Experiment | str, results: Sequence[Result], config: Stu
             row["Against the default"] = "default"
         elif default is not None:
             row["Against the default"] = cells.average_difference(result.ablation, default.ablation)
-        for heading, metric in experiment.columns.items():
-            row[heading] = cells.perplexity(result, metric)
+        row |= {heading: cells.perplexity(result, metric) for heading, metric in experiment.columns.items()}
         rows.append({**row, "Parameters": cells.parameters(result)})
         setting = f"{c.architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
         said = cells.reported_ablation(setting, reported, tasks)
@@ -71,16 +69,11 @@ def table_2_reported(name: str) -> Table:
 
 def swap_table(results: Sequence[Result]) -> Table:
     """Which of 80-20-0 and 80-0-20 has the higher perplexity? The paper's order for 3ML_self is not 3ML_cross's."""
-    reported = reported_in("Table 2c")
-    rows = []
+    rows, reported = [], reported_in("Table 2c")
     for architecture in ("self", "cross"):
-        found = {
-            o.run.config.mask_split: o
-            for o in cells.shown_in("Table 2c", results)
-            if o.run.config.architecture == architecture and o.run.config.mask_split in _SWAPPED
-        }
-        row = {"Model": ARCHITECTURES[architecture].label}
-        own, said = {}, {}
+        shown = (o for o in cells.shown_in("Table 2c", results) if o.run.config.architecture == architecture)
+        found = {split: o for o in shown if (split := o.run.config.mask_split) in _SWAPPED}
+        row, own, said = {"Model": ARCHITECTURES[architecture].label}, {}, {}
         for split in _SWAPPED:
             own[split] = found[split].own_perplexity if split in found else {}
             said[split] = reported[f"{architecture} 0.4 mask_split={split}", "perplexity"]
