@@ -76,7 +76,7 @@ def key_figure(results: Sequence[Result], config: StudyConfig) -> Figure:
             )
         for axis in axes:
             axis.margins(0.22)
-        finish_panels(figure, axes, shown, "speed-up in FLOPs over vanilla at 15%")
+        finish_panels(axes, shown, "speed-up in FLOPs over vanilla at 15%")
     return Figure(
         figure,
         "The models of Table 3: validation perplexity at masked positions, and average score after fine-tuning, by "

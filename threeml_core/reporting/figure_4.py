@@ -44,7 +44,7 @@ def figure_4(records: Sequence[RunRecord]) -> Figure:
                 axis.axhline(ceiling, color=INK, linewidth=1)
             text = f"ceiling: {ceiling:.2f} nats{'' if is_inside else ' ↑'}"
             axis.text(0.98, 0.97, text, transform=axis.transAxes, ha="right", va="top", fontsize=9, color=INK)
-        legend_below(figure, axes[0])
+        legend_below(axes[0])
     doubt = "" if all(f.has_enough_states for f in layers_of_all) else " Ringed values have too few states."
     return Figure(
         figure,

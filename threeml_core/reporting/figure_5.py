@@ -37,7 +37,7 @@ def figure_5(results: Sequence[Result]) -> Figure:
             axis.margins(x=0.15)
             axis.set(xlabel="speed-up in FLOPs", title=f"over vanilla at {baseline}")
         axes[0].set_ylabel("average score")
-        legend_below(figure, axes[0])
+        legend_below(axes[0])
     ends = [f"{o.run.model} {cells.measured(values)} at {cells.measured(cells.speedup(o), 2)}" for o, values in found]
     grey = " and ".join(f"{value:g}" for value in said)
     return Figure(

@@ -41,21 +41,16 @@ def finetune_plan(config: StudyConfig) -> Table:
 def _cell(result: TaskResult) -> str:
     if result.score is None:
         return "failed"
-    marks = {
-        "subset": result.is_subset,
-        f"{len(result.best)} of {result.seeds} seeds": len(result.best) < result.seeds,
-        "undefined, counted as 0": result.undefined,
-    }
     text = "/".join(percent(result.metrics[key]) for key in result.task.metric_keys)
+    marks = {"subset": result.is_subset}
+    marks[f"{len(result.best)} of {result.seeds} seeds"] = len(result.best) < result.seeds
+    marks["undefined, counted as 0"] = bool(result.undefined)
     said = ", ".join(mark for mark, holds in marks.items() if holds)
     return f"{text} ({said})" if said else text
 
 
 def glue_table(studies: Sequence[GlueStudy]) -> Table:
-    """Our row of Table 3 for each study, and beneath it the paper's rows for the same architecture.
-
-    Cells are medians over seeds of the best of the grid, times 100; subsets and seeds without a result are marked.
-    """
+    """Our row of Table 3 for each study (medians over seeds of the best of the grid, times 100), and the paper's."""
     tasks = [result.task for result in studies[0].results]
     rows = []
     for study in studies:
@@ -119,10 +114,7 @@ def example_table(study: GlueStudy) -> Table:
 
 
 def ablation_table(study: GlueStudy) -> Table:
-    """The columns of the paper's ablations: accuracies, MNLI weighted by the sizes of its two sets.
-
-    The runs are those of the protocol: QQP's are best by the mean of F1 and accuracy. Source: section 3.1 and Table 2.
-    """
+    """The columns of the paper's Table 2 from the protocol's runs: QQP's are best by the mean of F1 and accuracy."""
     results = {result.task.name: result for result in study.results}
     row = {"Model": study.name}
     if not results.keys() & set(ABLATION_TASKS):
@@ -131,8 +123,10 @@ def ablation_table(study: GlueStudy) -> Table:
     found = Downstream(tasks, {name: result.records for name, result in results.items()}, accuracies=True)
     for task in tasks:
         score, result = found.score(task), results.get(task.name)
-        value = "failed" if score is None else percent(score)
-        row[ablation_heading(task)] = value + " (subset)" * bool(score and result.is_subset) if result else NOT_RUN
+        if result is None or score is None:
+            row[ablation_heading(task)] = NOT_RUN if result is None else "failed"
+        else:
+            row[ablation_heading(task)] = percent(score) + " (subset)" * result.is_subset
     row["Average"] = MISSING if found.average is None else percent(found.average) + " (subset)" * found.is_subset
     return Table([row], "Ablation mode: accuracies, MNLI weighted over matched and mismatched")
 

@@ -59,10 +59,6 @@ def information_cost_table(records: Sequence[RunRecord]) -> Table:
     return Table(rows, "Records in runs/mutual_information, and what they cost on this machine")
 
 
-def _points(record: RunRecord) -> list[BiasPoint]:
-    return [BiasPoint(**values) for values in record.metrics["points"]]
-
-
 _NO_BIAS = Table([{"Bias": "not run: this report's records hold no run of stage bias"}], "The bias of the estimates")
 
 
@@ -71,7 +67,7 @@ def bias_table(record: RunRecord | None) -> Table:
     if record is None:
         return _NO_BIAS
     rows = []
-    for point in _points(record):
+    for point in (BiasPoint(**values) for values in record.metrics["points"]):
         found, row = point.found, {"Coupling": f"{point.coupling:g}", "States": f"{point.found.states:,}"}
         row |= {"Truth (nats)": f"{point.truth:.3f}", "Plug-in": f"{found.plug_in[0]:.3f}"}
         row |= {"On shuffled tokens": f"{found.floor[0]:.3f}", "Corrected": corrected_cell(found)}
@@ -83,7 +79,7 @@ def plot_bias(record: RunRecord | None) -> Figure | Table:
     """The estimates against the number of states, a panel for each known truth; None: a table that says so."""
     if record is None:
         return _NO_BIAS
-    points = _points(record)
+    points = [BiasPoint(**values) for values in record.metrics["points"]]
     couplings = sorted({point.coupling for point in points})
     top = 1.1 * max(point.found.plug_in[0] for point in points)
     with drawing(len(couplings), 3.2) as (figure, axes):
@@ -100,7 +96,7 @@ def plot_bias(record: RunRecord | None) -> Figure | Table:
             axis.axhline(here[0].truth, color=INK, linewidth=1, label="truth")
             axis.set(xscale="log", xlabel="states", title=f"truth: {here[0].truth:.2f} nats", ylim=(-0.2, top))
         axes[0].set_ylabel("nats")
-        legend_below(figure, axes[0])
+        legend_below(axes[0])
     sizes = sorted({point.found.states for point in points})
     excess = max(point.found.plug_in[0] - point.truth for point in points if point.found.states == sizes[0])
     worst = max(abs(point.found.value - point.truth) for point in points if point.found.states == sizes[-1])

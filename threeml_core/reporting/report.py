@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from jinja2 import pass_context
 from nbconvert import HTMLExporter
 from pygments.formatters import HtmlFormatter
 
@@ -28,12 +27,6 @@ from threeml_core.study.ledger import find
 
 NOTICE = "NOTICE.md"
 """A document of a report's folder that stands above every page: what a reader has to know of numbers made earlier."""
-
-
-class _Exporter(HTMLExporter):
-    @pass_context
-    def markdown2html(self, context: Any, source: str) -> str:
-        return to_html(source)
 
 
 def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
@@ -104,7 +97,8 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: 
     notice = committed / NOTICE
     shown = "".join(path.read_text(encoding="utf-8") for path in files)
     records = shown_records((record for stage in STAGES for record in load_records(config.runs_dir, stage)), shown)
-    exporter = _Exporter(template_name="template", extra_template_basedirs=[str(Path(__file__).parent)])
+    template: dict[str, Any] = {"template_name": "template", "extra_template_basedirs": [str(Path(__file__).parent)]}
+    exporter = HTMLExporter(**template, filters={"markdown2html": to_html})
     exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
     light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
     styles = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"

@@ -46,7 +46,7 @@ def plot_scaling(results: Sequence[Result]) -> Figure:
             points = [(next(iter(o.ended.values())).data["parameters"] / 1e6, o) for o in models if o.ended]
             draw_intervals(axes, points, label=label, **look)
             ends.append(f"{label}: {', '.join(map(cells.perplexity, models))}")
-        finish_panels(figure, axes, shown, "parameters in pre-training (M)")
+        finish_panels(axes, shown, "parameters in pre-training (M)")
     sizes = ", ".join(f"{layers} × {width}" for layers, width in by_size) or NOT_RUN
     return Figure(
         figure,

@@ -81,12 +81,12 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def legend_below(figure: MatplotlibFigure, axis: Any, columns: int | None = None) -> None:
+def legend_below(axis: Any, columns: int = 0) -> None:
     """One legend for all panels, with each label of `axis` once; none where nothing is drawn."""
     handles, labels = axis.get_legend_handles_labels()
     if entries := dict(zip(labels, handles, strict=True)):
-        count = columns or len(entries)
-        figure.legend(entries.values(), entries, loc="outside lower center", fontsize=9, ncols=count)
+        look = {"loc": "outside lower center", "fontsize": 9, "ncols": columns or len(entries)}
+        axis.figure.legend(entries.values(), entries, **look)
 
 
 def note_not_run(axis: Any) -> None:

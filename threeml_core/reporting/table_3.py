@@ -74,8 +74,7 @@ def reported_cell(values: Mapping[str, ReportedValue], task: Task) -> str:
 
 
 def _reported_speedup(values: Mapping[str, ReportedValue]) -> str:
-    found = values.get("speedup") or values.get("speedup_at_steps")
-    return found.reported if found else MISSING
+    return next((values[name].reported for name in ("speedup", "speedup_at_steps") if name in values), MISSING)
 
 
 def _task_cell(result: Result, task: Task) -> str:
@@ -97,10 +96,10 @@ def difference_table(results: Sequence[Result], config: StudyConfig) -> Table:
 
 
 def learned_table(results: Sequence[Result], config: StudyConfig, finetuning: Iterable[RunRecord]) -> Table:
-    """Does pre-training help? Each task's score from every encoder of Table 3, and without pre-training.
+    """Does pre-training help? Each task's score from every encoder of Table 3, and from `random:` ones of its size.
 
-    Without pre-training (`random:` encoders of this size) every fine-tuning seed has weights of its own, so these seeds
-    stand where pre-training seeds do. *Helps*: the 95% interval of the difference (Welch's t over seeds) is above zero.
+    Of these every fine-tuning seed has weights of its own, so it stands where a pre-training seed does. *Helps*: the
+    95% interval of the difference (Welch's t over seeds) is above zero.
     """
     rows, shown = [], cells.with_equal_steps(results, config)
     random = _without_pretraining(shown, finetuning)
@@ -109,11 +108,11 @@ def learned_table(results: Sequence[Result], config: StudyConfig, finetuning: It
         row = {"Task": task.title, "Constant answer": NOT_RUN, "Without pre-training": cells.measured(base)}
         helps = []
         for result in shown:
-            known = [study for study in result.comparison.values() if study.score(task) is not None]
-            values = [100 * (study.score(task) or 0) for study in known]
+            scores = [(d, score) for d in result.comparison.values() if (score := d.score(task)) is not None]
+            values = [100 * score for _, score in scores]
             row[result.run.model] = cells.measured(values)
-            if known:
-                row["Constant answer"] = cells.percent(known[0].constant(task))
+            if scores:
+                row["Constant answer"] = cells.percent(scores[0][0].constant(task))
             gain = difference_interval(values, base)
             if gain.low is not None and gain.low > 0:
                 helps.append(result.run.model)
