@@ -27,18 +27,17 @@ def computed_value(reported: ReportedValue) -> float:
     given = {"preset": reported.recipe, "architecture": architecture, "mask_rate": float(rate)}
     if architecture == "cross":
         given["layer_norm"] = "pre"  # section 3.3: post-LN does not work for 3ML_cross
+    c = make_config({**given, "architecture": "vanilla"} if architecture == "bert" else given)
     if architecture == "bert":
-        config = make_config({**given, "architecture": "vanilla"})
-        return flops.speedup(flops.forward_flops(config), flops.forward_flops(config, vocab=_BERT_VOCABULARY))
-    c = make_config(given)
+        return flops.speedup(flops.forward_flops(c), flops.forward_flops(c, vocab=_BERT_VOCABULARY))
     if reported.metric == "parameters":
         return flops.parameter_count(c) / 1e6
     if reported.metric == "encoder_share":
         # layers alone: embedding and prediction layers are left out, as the section says
         size = {"num_hidden_layers": c.decoder_num_hidden_layers, "hidden_size": c.decoder_hidden_size}
         decoder = c.replace(**size, intermediate_size=None)
-        encoder_parameters, decoder_parameters = map(flops.encoder_block_parameters, (c, decoder))
-        return 100 * encoder_parameters / (encoder_parameters + decoder_parameters)
+        counts = [flops.encoder_block_parameters(of) for of in (c, decoder)]
+        return 100 * counts[0] / sum(counts)
     speedup = flops.config_speedup(c, "paper")
     if reported.metric == "speedup_at_steps":
         return speedup * _BASE_STEPS / float(steps[0])

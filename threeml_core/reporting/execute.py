@@ -36,8 +36,7 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     """Execute all notebooks with the values given in `config`: the folder they lie in, and a line for each that failed.
 
     A notebook is executed again only if it, the package, the preset or a given value has changed, or a run that it
-    shows is gone; killed or failed, it leaves `unfinished/<name>` and no executed notebook, and the next call goes on
-    with it. Runs are never repeated.
+    shows is gone; killed or failed, it leaves no more than `unfinished/<name>`. Runs are never repeated.
 
     Raises:
         StudyError: the study's runs did not all end.

@@ -82,11 +82,9 @@ def protocol_table(study: GlueStudy) -> Table:
         row |= {"Constant answer": percent(result.chance), "Bag of words": percent(result.baseline.metrics["score"])}
         row |= {"Verdict": _verdict(result), "Runs": f"{len(result.records)}"}
         rows.append({**row, "Failed": f"{len(result.failed)}", "Collapsed": f"{len(result.collapsed)}"})
-    return Table(
-        rows,
-        f"{study.name}: the protocol, task by task. Intervals: of the mean over seeds, for other seeds and examples; "
-        f"with fewer than {FEWEST_SEEDS} seeds for other examples alone",
-    )
+    few = f"with fewer than {FEWEST_SEEDS} seeds for other examples alone"
+    what = f"{study.name}: the protocol, task by task. Intervals: of the mean over seeds, for other seeds and examples"
+    return Table(rows, f"{what}; {few}")
 
 
 def _verdict(result: TaskResult) -> str:
@@ -152,11 +150,9 @@ def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy], runs_dir
             better = first.name if found.difference > 0 else second.name
             row |= {"p": f"{found.p_value:.3f}", "Better": better if found.p_value < 0.05 else "undecided"}
         rows.append(row)
-    return Table(
-        rows or [{"Model": first.name, "Other model": "not run: set random_baseline=True"}],
-        "Difference of the mean scores over seeds, for other seeds and examples; with fewer than "
-        f"{FEWEST_SEEDS} seeds per model for other examples alone",
-    )
+    alone = f"with fewer than {FEWEST_SEEDS} seeds per model for other examples alone"
+    rows = rows or [{"Model": first.name, "Other model": "not run: set random_baseline=True"}]
+    return Table(rows, f"Difference of the mean scores over seeds, for other seeds and examples; {alone}")
 
 
 def failed_table(studies: Sequence[GlueStudy]) -> Table:

@@ -40,11 +40,9 @@ def noise_statement(records: Sequence[RunRecord]) -> str:
     if len(records) > 1:
         left_out = "" if len(good) == len(records) else f", {len(records) - len(good)} of them left out"
         return f"{where} in {len(records)} sessions of {rounds} rounds{left_out}, each a process of its own."
-    return (
-        f"{where}; vanilla-15% against itself, in the same {rounds} rounds, is {speeds.text_of(floor, 3)} times "
-        "as fast: smaller differences are noise. One session: its interval says nothing of another hour or another "
-        "process."
-    )
+    itself = f"vanilla-15% against itself, in the same {rounds} rounds, is {speeds.text_of(floor, 3)} times as fast"
+    one = "One session: its interval says nothing of another hour or another process."
+    return f"{where}; {itself}: smaller differences are noise. {one}"
 
 
 def _basis(records: Sequence[RunRecord]) -> str:
@@ -112,11 +110,9 @@ def resource_table(records: Sequence[RunRecord]) -> Table:
         row |= {"CPU ms": f"{1000 * of.cpu.value:.0f}", "Waiting for data": f"{of.data_wait:.1%}"}
         row["First step"] = f"{of.first_step:.1f} s"
         rows.append({**row, "Memory": MISSING if of.peak_bytes is None else f"{of.peak_bytes / 2**20:,.0f} MiB"})
-    return Table(
-        rows or _NO_SPEED,
-        "What a step takes. The ceiling is the best of large matrix products on this machine, "
-        f"{records[0].metrics['flops_ceiling'] / 1e9:,.0f} GFLOP/s; memory is what training adds to the imports.",
-    )
+    ceiling = f"{records[0].metrics['flops_ceiling'] / 1e9:,.0f} GFLOP/s"
+    caption = f"What a step takes. The ceiling is the best of large matrix products on this machine, {ceiling}"
+    return Table(rows or _NO_SPEED, f"{caption}; memory is what training adds to the imports.")
 
 
 def plot_realised(records: Sequence[RunRecord]) -> Figure:
@@ -202,8 +198,7 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
                 panel.plot(x, [p["relative"] for p in some], markersize=5, **{**look, "linestyle": ""})
             panel.set_xlabel(_axis_name(axis))
             if axis != "mask_rate":
-                panel.set_xscale("log", base=2)
-                panel.set_yscale("log", base=2)
+                panel.loglog(base=2)
                 ticks = sorted({p["value"] for p in here})
                 panel.set_xticks(ticks, [f"{t:g}" for t in ticks])
                 panel.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.2g"))
@@ -269,8 +264,5 @@ def preparation_table(record: RunRecord) -> Table:
         rates.append(of["tokens"] / of["cpu_seconds"])
         row["Tokens per CPU second"] = f"{rates[-1]:,.0f}"
         rows.append({**row, "Memory": f"{of['peak_bytes'] / 2**20:,.0f} MiB"})
-    return Table(
-        rows,
-        "Preparing data, the same text and tokenizer, each in a process of its own: "
-        f"{rates[0] / rates[1]:.1f} times the tokens per CPU second. Memory is what it adds to the imports.",
-    )
+    times = f"{rates[0] / rates[1]:.1f} times the tokens per CPU second. Memory is what it adds to the imports."
+    return Table(rows, f"Preparing data, the same text and tokenizer, each in a process of its own: {times}")

@@ -30,16 +30,12 @@ def perplexity_table(metrics: Mapping[str, float]) -> Table:
 def plateau_statement(metrics: Mapping[str, float]) -> str:
     """One plain sentence: has the model learned anything about masked tokens?"""
     model, unigram = metrics["eval_perplexity_masked"], metrics["unigram_perplexity_masked"]
-    change = model / unigram - 1
+    change, where = f"{model / unigram - 1:+.0%}", "at masked positions its perplexity"
     if metrics["on_unigram_plateau"]:
-        return (
-            f"This run shows nothing about the method yet: at masked positions its perplexity ({model:.1f}) has not "
-            f"left the unigram plateau ({unigram:.1f}, {change:+.0%}). Train longer before comparing models."
-        )
-    return (
-        f"The model has left the unigram plateau: at masked positions its perplexity is {model:.1f}, the unigram's "
-        f"{unigram:.1f} ({change:+.0%})."
-    )
+        plateau = f"{where} ({model:.1f}) has not left the unigram plateau ({unigram:.1f}, {change})"
+        return f"This run shows nothing about the method yet: {plateau}. Train longer before comparing models."
+    left = f"{where} is {model:.1f}, the unigram's {unigram:.1f} ({change})"
+    return f"The model has left the unigram plateau: {left}."
 
 
 def result_line(record: RunRecord, runs_dir: str | Path) -> str:

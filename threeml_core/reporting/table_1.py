@@ -30,9 +30,6 @@ def table_1(results: Sequence[Result], config: StudyConfig) -> Table:
         rows.append(row)
         if value := reported.get((f"{c.architecture} {c.mask_rate:g}", "perplexity")):
             rows.append({"Model": f"{cells.PAPER}: {value.model}", "All corrupted": value.reported})
-    return Table(
-        rows,
-        "Table 1: validation perplexity; every model sees the same corruption "
-        f"({config.eval_mask_rate:.0%}, {config.eval_mask_split})",
-        commands=commands_of(shown, config, "Table 1"),
-    )
+    same = f"every model sees the same corruption ({config.eval_mask_rate:.0%}, {config.eval_mask_split})"
+    commands = commands_of(shown, config, "Table 1")
+    return Table(rows, f"Table 1: validation perplexity; {same}", commands=commands)

@@ -17,13 +17,14 @@ from threeml_core.study.experiment import Experiment, ablation_config
 from threeml_core.study.ledger import EXPERIMENTS, chosen_experiments
 from threeml_core.study.results import Result
 
+_SWAPPED = ("80-20-0", "80-0-20")
+
 
 def table_2(experiment: Experiment | str, results: Sequence[Result], config: StudyConfig) -> Table:
     """Our row for each value and model, and beneath it the paper's where it has that value.
 
-    `experiment` is `Table 2a`, `Table 2b` or `Table 2c`, or an ablation of your own that varies one parameter. Of the
-    two perplexities of Table 2c one is of the corruption that every model is validated on, the other over the kinds as
-    in the run's own split, which is what the paper's column must be.
+    `experiment` may be an ablation of your own that varies one parameter. Of Table 2c's two perplexities one is of the
+    corruption that all are validated on, the other over the kinds as in the run's own split, as the paper's must be.
     """
     (experiment,) = chosen_experiments([experiment])
     name, (key,) = experiment.name, experiment.vary
@@ -53,9 +54,8 @@ def table_2(experiment: Experiment | str, results: Sequence[Result], config: Stu
 
 def table_2_reported(name: str) -> Table:
     """All that the paper reports in `Table 2a`, `Table 2b` or `Table 2c`."""
-    experiment, reported = EXPERIMENTS[name], reported_in(name)
+    rows, experiment, reported = [], EXPERIMENTS[name], reported_in(name)
     tasks = [GLUE_TASKS[task] for task in ABLATION_TASKS]
-    rows = []
     for setting in dict.fromkeys(where for where, _ in reported):
         architecture, rate, change = setting.split()
         row = {"Model": f"{ARCHITECTURES[architecture].label}-{float(rate):.0%}"}
@@ -88,11 +88,6 @@ def swap_table(results: Sequence[Result]) -> Table:
         row["Difference (nats)"] = cells.measured(values, 3, sign=True)
         row |= {"The paper's order": f"{_SWAPPED[not is_first]} is higher", "Verdict": finding.verdict}
         rows.append({**row, "Why not": "; ".join(finding.reasons) if values else ""})
-    return Table(
-        rows,
-        "Perplexity over the kinds of the run's own split, and whether the paper's two figures are swapped: its order "
-        "is judged as its claims are, and contradicted it is as if they were",
-    )
-
-
-_SWAPPED = ("80-20-0", "80-0-20")
+    judged = "its order is judged as its claims are, and contradicted it is as if they were"
+    question = "Perplexity over the kinds of the run's own split, and whether the paper's two figures are swapped"
+    return Table(rows, f"{question}: {judged}")

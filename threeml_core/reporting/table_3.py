@@ -118,11 +118,9 @@ def learned_table(results: Sequence[Result], config: StudyConfig, finetuning: It
                 helps.append(result.run.model)
         row["Pre-training helps"] = ", ".join(helps) or ("undecided" if base else NOT_RUN)
         rows.append(row)
-    return Table(
-        rows,
-        "What pre-training brings, task by task: scores from each encoder, and without pre-training; each comparison "
-        "at 95% for itself, not corrected for their number",
-    )
+    alone = "each comparison at 95% for itself, not corrected for their number"
+    brings = "What pre-training brings, task by task: scores from each encoder, and without pre-training"
+    return Table(rows, f"{brings}; {alone}")
 
 
 def untrained_table(results: Sequence[Result], finetuning: Iterable[RunRecord]) -> Table:
