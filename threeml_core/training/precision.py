@@ -40,7 +40,12 @@ def train_in_bf16(config: StudyConfig, device: torch.device) -> bool:
     if config.bf16 is not None or device.type != "cpu" or config.torch_compile:
         return use_bf16(config, device)
     width, inner = config.hidden_size, int(config.intermediate_size or 4 * config.hidden_size)
-    identity = {"width": width, "inner": inner, "torch": torch.__version__, "cpu": torch.cpu.get_capabilities()}
+    identity = {
+        "width": width,
+        "inner": inner,
+        "torch": torch.__version__,
+        "cpu": dict(getattr(torch.cpu, "get_capabilities", dict)()),
+    }
     folder = run_folder(config.runs_dir, "precision", run_id("bf16", identity))
 
     def work(environment: dict[str, Any]) -> dict[str, Any]:
