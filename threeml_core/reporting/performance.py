@@ -109,6 +109,8 @@ def resource_table(records: Sequence[RunRecord]) -> Table:
             row["MFU"] = f"{of.mfu:.0%}"
         row |= {"CPU ms": f"{1000 * of.cpu.value:.0f}", "Waiting for data": f"{of.data_wait:.1%}"}
         row["First step"] = f"{of.first_step:.1f} s"
+        if (bf16 := records[0].metrics["arms"][of.name].get("bf16")) is not None:
+            row["Computes in"] = "bfloat16" if bf16 else "float32"
         rows.append({**row, "Memory": MISSING if of.peak_bytes is None else f"{of.peak_bytes / 2**20:,.0f} MiB"})
     ceiling = f"{records[0].metrics['flops_ceiling'] / 1e9:,.0f} GFLOP/s"
     caption = f"What a step takes. The ceiling is the best of large matrix products on this machine, {ceiling}"
