@@ -6,15 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from threeml_core.config import StudyConfig
-from threeml_core.glue.protocol import (
-    TRAINING_PARAMETERS,
-    FinetuneRun,
-    GlueStudy,
-    planned_tasks,
-    runs_of,
-    start_of,
-    task_result,
-)
+from threeml_core.glue.protocol import FinetuneRun, GlueStudy, planned_tasks, runs_of, start_of, task_result
 from threeml_core.glue.tasks import HELD_OUT, select_tasks
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.glue import RANDOM
@@ -155,5 +147,9 @@ def _notes(
     return notes
 
 
+TRAINING_PARAMETERS = (
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
+    *("finetune_warmup_ratio", "finetune_weight_decay", "finetune_select", "pad_to_max_length"),
+)
 FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", "from_mnli", *TRAINING_PARAMETERS)
 """Parameters that decide a fine-tuning beside encoder, task, seed and point of the grid."""
