@@ -102,15 +102,20 @@ def test_gathered_encoder_needs_the_original_positions() -> None:
 @pytest.mark.parametrize("local_attention", [2, 8, 2 * N])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_windows_of_gathered_tokens_are_by_position(architecture: str, local_attention: int) -> None:
-    """In fp64: both ways in agree, and padding on either side changes nothing; transformers' own mask is another.
+    """In fp64: both ways in agree, gradients too, and padding on either side changes nothing.
 
-    A window of two tokens holds no kept token around many a [MASK].
+    transformers' own mask is another. A window of two tokens holds no kept token around many a [MASK].
     """
     _, model = make(architecture, "modern", local_attention=local_attention, initialization="scaled")
     model, batch = model.double(), batch_of()
     fast, ids = model(corrupted=batch), batch.input_ids
     ordinary = model(ids, labels=batch.labels)
-    assert (fast.logits - take(ordinary.logits, batch.corrupted_idx)).abs().max() < 1e-12
+    both = fast.logits, take(ordinary.logits, batch.corrupted_idx)
+    assert (both[0] - both[1]).abs().max() < 1e-12
+    weights = torch.linspace(-1, 1, both[0].numel()).view_as(both[0])
+    gradients = [torch.autograd.grad((x * weights).sum(), list(model.parameters())) for x in both]
+    for a, b in zip(*gradients, strict=True):
+        assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)
     assert fast.loss.item() == pytest.approx(ordinary.loss.item(), abs=1e-5)  # in fp32
     left = torch.arange(N + 5) >= 5
     for real in (left, left.flip(0)):
