@@ -49,7 +49,7 @@ class Variant:
         forward = flops.forward_flops(c, "exact", vocab)
         if self.kind != "ours":
             every = flops.TokenCounts(c.sequence_length, c.sequence_length, 0)
-            forward = flops.vanilla_flops(every, c.hidden_size, c.num_hidden_layers, vocab, c.intermediate_size)
+            forward = flops.vanilla_flops(every, c.hidden_size, c.num_hidden_layers, vocab, flops.encoder_ffn(c))
         return flops.training_flops(forward, c.batch_size, 1, "exact")
 
 
@@ -103,7 +103,7 @@ class OursRunner:
 
 
 class HuggingFaceRunner:
-    """`RobertaForMaskedLM` with the encoder's configuration, trained as run_mlm does, or by a bare loop.
+    """`RobertaForMaskedLM`, or the encoder's own kind, of the same configuration, trained as run_mlm does or barely.
 
     As shipped: a DataLoader with the collator of transformers, an attention mask, clipping at 1.0 and a scheduler;
     the trainer's callbacks and logging are left out. Bare: sequences corrupted by this package, none of the others, and

@@ -89,5 +89,42 @@ def attend(
     return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **others)
 
 
+def masks_by_position(
+    positions: Tensor, visible: Tensor | None, window: int, n: int, additive: torch.dtype | None = None
+) -> dict[str, Tensor | None]:
+    """Attention masks of ModernBERT's global and local layers for tokens at any positions.
+
+    transformers' own local mask goes by index, which for gathered tokens is not their position. A token sees itself,
+    so that no row is empty.
+
+    Args:
+        positions: (batch or 1, k), below n.
+        visible: (batch, k), True where a token may be seen; None: everywhere.
+        window: how far a local layer sees, in positions to each side.
+        n: tokens of the whole sequence; up to `window + 1` local layers are global.
+        additive: None: masks are bool, True where a key is seen; else of this type, to be added to the scores.
+
+    Returns:
+        Kind of layer -> mask, broadcast to (batch, heads, k, k), or None where all is seen.
+    """
+    seen = None if visible is None else never_empty(visible.bool())[:, None, None]
+    local = seen
+    if n > window + 1:
+        local = ((positions[:, :, None] - positions[:, None, :]).abs() <= window)[:, None]
+        if seen is not None:
+            local = local & seen | torch.eye(positions.shape[1], dtype=torch.bool, device=positions.device)
+    masks = {"full_attention": seen, "sliding_attention": local}
+    if additive is None:
+        return masks
+    nothing = torch.zeros((), dtype=additive, device=positions.device)
+    lowest = torch.finfo(additive).min
+    return {kind: None if mask is None else nothing.where(mask, lowest) for kind, mask in masks.items()}
+
+
+def never_empty(visible: Tensor) -> Tensor:
+    """(batch, n) bool; a row without any attention key would give NaN and is never used, so let it see all."""
+    return visible | ~visible.any(1, keepdim=True)
+
+
 AttentionInterface.register(BYTE_DROPOUT, attend)
 AttentionMaskInterface.register(BYTE_DROPOUT, sdpa_mask)

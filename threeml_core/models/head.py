@@ -20,10 +20,10 @@ class PredictionTransform(nn.Module):
     Source: section 2.2 ("the first prediction layer projects ... back to the encoder dimension").
     """
 
-    def __init__(self, d_in: int, d_en: int, eps: float) -> None:
+    def __init__(self, d_in: int, d_en: int, eps: float, bias: bool = True) -> None:
         super().__init__()
-        self.dense = nn.Linear(d_in, d_en)
-        self.layer_norm = nn.LayerNorm(d_en, eps=eps)
+        self.dense = nn.Linear(d_in, d_en, bias=bias)
+        self.layer_norm = nn.LayerNorm(d_en, eps=eps, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., d_in) -> (..., d_en)."""
