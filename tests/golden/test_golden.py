@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,13 +17,15 @@ from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set
 
 FILE = Path(__file__).with_name("losses.json")
 VOCAB, N, STEPS = 97, 32, 20
+KINDS = ("pre", "post", "modern")
 
 
-def curve(architecture: str, layer_norm: str) -> list[float]:
+def curve(architecture: str, kind: str) -> list[float]:
     """Losses in nats; blocks with a rule to learn (each token is its left neighbour plus one)."""
+    modern: Any = {"encoder": "modernbert", "local_attention": 16, "global_attn_every_n_layers": 2}
     config = StudyConfig(
         architecture=architecture,
-        layer_norm=layer_norm,
+        **modern if kind == "modern" else {"layer_norm": kind},
         sequence_length=N,
         max_position_embeddings=N + 2,
         hidden_size=32,
@@ -54,13 +57,13 @@ def curve(architecture: str, layer_norm: str) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("layer_norm", ["pre", "post"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_golden_curve(architecture: str, layer_norm: str) -> None:
-    expected = json.loads(FILE.read_text())[f"{architecture}-{layer_norm}"]
-    assert curve(architecture, layer_norm) == pytest.approx(expected, rel=1e-3)
+def test_golden_curve(architecture: str, kind: str) -> None:
+    expected = json.loads(FILE.read_text())[f"{architecture}-{kind}"]
+    assert curve(architecture, kind) == pytest.approx(expected, rel=1e-3)
 
 
 if __name__ == "__main__":
-    curves = {f"{a}-{norm}": curve(a, norm) for a in ARCHITECTURES for norm in ("pre", "post")}
+    curves = {f"{a}-{kind}": curve(a, kind) for a in ARCHITECTURES for kind in KINDS}
     FILE.write_text(json.dumps(curves, indent=1) + "\n")

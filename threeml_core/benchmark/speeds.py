@@ -15,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from threeml_core.config import BENCHMARK_PARAMETERS, DATA_PARAMETERS, StudyConfig, at_constant_rate, deciding_parameters
+from threeml_core.config import (
+    BENCHMARK_PARAMETERS,
+    DATA_PARAMETERS,
+    StudyConfig,
+    at_constant_rate,
+    deciding_parameters,
+)
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.runs.ledger import find, newest
 from threeml_core.runs.record import RunRecord, load_records

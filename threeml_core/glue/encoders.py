@@ -187,9 +187,12 @@ def save_encoder(model: PreTrainedModel, folder: Path) -> None:
 
 
 def max_positions(model: PreTrainedModel) -> int | None:
-    """Longest sequence in tokens; RoBERTa's position ids start behind the padding id. None: no position table."""
+    """Longest sequence in tokens: what a position table has room for, or with RoPE the length it was made for.
+
+    RoBERTa's position ids start behind the padding id. None: neither of them.
+    """
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             offset = 0 if module.padding_idx is None else module.padding_idx + 1
             return module.num_embeddings - offset
-    return None
+    return model.config.max_position_embeddings if getattr(model.config, "rope_parameters", None) else None

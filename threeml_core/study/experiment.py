@@ -13,6 +13,7 @@ from typing import Any
 
 from threeml_core.config import StudyConfig, study_steps
 from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import rate_label
 from threeml_core.statistics.verdicts import Claim
 
 Changes = dict[str, Any]

@@ -27,10 +27,11 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_resume_is_bit_for_bit(architecture: str, small: dict, tmp_path: Path) -> None:
+def test_resume_is_bit_for_bit(architecture: str, encoder: str, small: dict, tmp_path: Path) -> None:
     """With dropout on: weights after save, load and k more steps equal those of the uninterrupted run."""
-    config = make_config({**small, "architecture": architecture, "hidden_dropout_prob": 0.1})
+    config = make_config({**small, "architecture": architecture, "encoder": encoder, "hidden_dropout_prob": 0.1})
     data = prepare_data(config)
     straight = Trainer(config, data, CPU)
     for _ in range(4):
