@@ -149,6 +149,13 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"mask_rate": 0}, r"mask_rate=0.0: expected a fraction"),
     ({"mask_rate": 40}, r"mask_rate=40.0: expected a fraction"),
     ({"mask_rate": 0.001}, r"mask_rate=0.001 masks no token in a sequence of"),
+    (
+        {"mask_rate_schedule": "exponential"},
+        "mask_rate_schedule='exponential': expected one of constant, l",
+    ),
+    ({"mask_rate_schedule": "linear", "mask_rate_end": 0.001}, r"mask_rate_end=0.001 masks no token in a sequence of"),
+    ({"mask_rate_schedule": "steps", "mask_rate_end": 0.99}, r"mask_rate_end=0.99 corrupts 3. of 32 tokens, but 2 are"),
+    ({"mask_rate_schedule": "steps", "mask_rate_levels": 1}, r"mask_rate_levels=1: expected at least 2"),
     ({"mask_rate": 0.999}, r"mask_rate=0.999 corrupts .* lower it to at most"),
     ({"mask_rate": "0,5"}, r"mask_rate='0,5': expected a number such as 0.4; write 0.5$"),
     ({"mask_rate": "40%"}, r"mask_rate='40%': expected a number such as 0.4; write 0.4$"),
@@ -389,3 +396,15 @@ def test_a_given_corpus_brings_its_own_validation_text() -> None:
     assert own.validation_corpus is None and own.sources["validation_corpus"] == "default"
     both = make_config({"preset": "small", "corpus": "/data/text", "validation_corpus": "/data/held"})
     assert both.validation_corpus == "/data/held"
+
+
+def test_a_schedule_is_part_of_a_run_only_where_it_changes_something() -> None:
+    """Its numbers mean nothing at a constant rate; with one its levels are what is executed."""
+    constant = make_config({})
+    same = make_config({"mask_rate_end": 0.2, "mask_rate_levels": 3})
+    assert executed_parameters(same) == executed_parameters(constant)
+    going = {kind: make_config({"mask_rate_schedule": kind}) for kind in ("linear", "cosine", "steps")}
+    found = [executed_parameters(config)["corruption"] for config in going.values()]
+    assert [len(of["levels"]) for of in found] == [8, 8, 8] and len({of["schedule"] for of in found}) == 3
+    still = executed_parameters(make_config({"mask_rate_schedule": "linear", "mask_rate_end": 0.4}))
+    assert still["corruption"] == executed_parameters(constant)["corruption"]
