@@ -86,18 +86,11 @@ def encode_task(
     """Tokenise all splits of a task into the folder `cache`, or open them if the same was done before.
 
     A text has at most `max_length` tokens, special ones included; of a pair the longer one is cut first. With
-    `segments` the tokenizer's segment ids are kept, for a model that tells the two texts of a pair apart by them.
-
-    Raises:
-        DamagedFileError: the cached files cannot be read.
+    `segments` the tokenizer's segment ids are kept, for a model that tells the two texts of a pair apart by them. A
+    DamagedFileError: the cached files cannot be read.
     """
-    identity = {
-        "format": FORMAT,
-        "text": data.fingerprint(),
-        "tokenizer": tokenizer_fingerprint(tokenizer),
-        "max_length": max_length,
-        "segments": segments,
-    }
+    identity = {"format": FORMAT, "text": data.fingerprint(), "tokenizer": tokenizer_fingerprint(tokenizer)}
+    identity |= {"max_length": max_length, "segments": segments}
     folder = cache / f"{data.task.name}-{fingerprint(identity)}"
     with exclusive(cache / f".{folder.name}.lock", f"the data folder {folder}", wait=True):
         if not folder.exists():
@@ -165,8 +158,7 @@ def training_batches(split: EncodedSplit, batch_size: int, seed: int, epoch: int
         part = order[start : start + chunk]
         part = part[np.argsort(lengths[part], kind="stable")]
         batches += [part[i : i + batch_size] for i in range(0, len(part), batch_size)]
-    for place in rng.permutation(len(batches)):
-        yield batches[place]
+    yield from (batches[place] for place in rng.permutation(len(batches)))
 
 
 def evaluation_batches(split: EncodedSplit, batch_size: int) -> Iterator[np.ndarray]:

@@ -34,7 +34,6 @@ class Encoder:
         positions: longest sequence it takes, in tokens; None: no limit.
         segments: does it tell the two texts of a pair apart by segment ids?
         parameters: trainable numbers, without a task's head.
-        tokenizer: its own.
         pretraining: the record, if this project pre-trained it.
     """
 
@@ -133,10 +132,8 @@ def _pretraining_record(folder: Path) -> RunRecord | None:
 def load_classifier(folder: Path, num_labels: int, is_random: bool = False) -> PreTrainedModel:
     """The encoder under a new classification (or, with one output, regression) head, drawn from torch's generator.
 
-    With `is_random` the encoder's weights are drawn too, as its configuration says.
-
-    Raises:
-        CheckpointError: see `open_encoder`.
+    With `is_random` the encoder's weights are drawn too, as its configuration says. A CheckpointError as in
+    `open_encoder` says what is wrong with the files.
     """
     try:
         with quiet_transformers():
