@@ -80,10 +80,10 @@ class Setting:
 
 
 def load_tasks(config: StudyConfig, log: Log = print_line) -> dict[str, TaskData]:
-    """The examples of all tasks of a study, by name; what is wrong with them shows here, before anything is trained.
+    """The examples of all tasks of a study, by name.
 
-    Raises:
-        StudyError: an unknown task, malformed data, a `max_length` that the encoder to be pre-trained could not take.
+    A StudyError says here, before anything is trained, what is wrong with them, or that `max_length` is more than the
+    encoder to be pre-trained could take.
     """
     positions = config.max_position_embeddings
     assert positions is not None
@@ -100,11 +100,7 @@ def load_tasks(config: StudyConfig, log: Log = print_line) -> dict[str, TaskData
 
 
 def make_setting(config: StudyConfig, encoder: Encoder, data: dict[str, TaskData]) -> Setting:
-    """Tokenise all that the runs will need.
-
-    Raises:
-        StudyError: no such device, or `max_length` over the encoder's positions.
-    """
+    """Tokenise all that the runs need; a StudyError: no such device, or `max_length` over the encoder's positions."""
     device = choose_device(config)
     if encoder.positions is not None and config.max_length > encoder.positions:
         raise ParameterError(
@@ -154,10 +150,8 @@ def finetune_study(config: StudyConfig, log: Log = print_line) -> list[GlueStudy
     """Fine-tune `checkpoint` by the protocol, and with `random_baseline` the same encoder without its training.
 
     Without `checkpoint` it is the encoder that `02_pretrain` makes with the same parameters; if it is not there yet, it
-    is pre-trained now. With `plan_only` the records are read.
-
-    Raises:
-        StudyError: bad input, before anything is trained; with `plan_only`: there is no record.
+    is pre-trained now. With `plan_only` the records are read. A StudyError: bad input, before anything is trained, or
+    no record to read.
     """
     if config.plan_only:
         return glue(config)
@@ -208,11 +202,10 @@ def finetune(
 
 def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) -> PreTrainedModel:
     """The model a run starts from, under a new head: the encoder, or the best of the models `starts`."""
-    encoder = setting.encoder
     num_labels = setting.data[run.task].task.num_labels
     if not starts:
         torch.manual_seed(run.seed)
-        return load_classifier(encoder.folder, num_labels, encoder.is_random)
+        return load_classifier(setting.encoder.folder, num_labels, setting.encoder.is_random)
     best = best_run([read_record(setting.folder(name)) for name in starts])
     if best is None:
         raise TrainingError(f"all runs it could start from failed ({', '.join(starts)})")

@@ -107,11 +107,11 @@ def glue_study(
 
 def _model_name(checkpoint: str, pretrained: RunRecord | None) -> str:
     """In tables: architecture and mask rate of our own encoders, else the checkpoint as given."""
+    name = checkpoint.removeprefix(RANDOM)
     if pretrained is not None:
         name = f"{ARCHITECTURES[pretrained.parameters['architecture']].label}-{rate_label(pretrained.parameters)}"
-    else:
-        name = checkpoint.removeprefix(RANDOM)
-        name = Path(name).name if Path(name).is_absolute() else name
+    elif Path(name).is_absolute():
+        name = Path(name).name
     return f"random ({name})" if checkpoint.startswith(RANDOM) else name
 
 

@@ -26,15 +26,10 @@ _RESAMPLES_AT_ONCE = 64  # bounds the memory of the bootstrap: 64 x 40,000 weigh
 
 
 def metric_value(metric: str, labels: np.ndarray, predictions: np.ndarray) -> tuple[float, bool]:
-    """One metric, and whether it is defined.
+    """One metric (mcc, accuracy, f1 of class 1, pearson, spearman) of (N,) labels and predictions; is it defined?
 
     MCC and the correlations of constant predictions (or labels) are 0 / 0: they count as 0 and come back as
     undefined, so that no NaN reaches an average and no collapsed run passes for a measured one.
-
-    Args:
-        metric: mcc, accuracy, f1 (of class 1), pearson or spearman.
-        labels: (N,) class ids or numbers.
-        predictions: (N,) the same.
     """
     constant = bool(np.all(predictions == predictions[0]) or np.all(labels == labels[0]))
     if metric in ("mcc", "pearson", "spearman") and constant:

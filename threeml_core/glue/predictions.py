@@ -60,10 +60,9 @@ def load_predictions(task: Task, folder: Path) -> Predictions:
 
 
 def write_parquet(path: Path, task: Task, records: Sequence[RunRecord], runs_dir: str | Path) -> None:
-    """All answers of several runs of a task as one table: run, seed, split, example, label, prediction, logits.
+    """All answers of a task's runs as one table; a ParameterError if pyarrow is not installed.
 
-    Raises:
-        ParameterError: pyarrow is not installed.
+    Its columns: run, seed, split, example, label, prediction, logits.
     """
     try:
         import pyarrow

@@ -164,8 +164,7 @@ def task_result(
     """Apply the protocol to the records of all runs of a task: best of the grid for each seed, median over seeds.
 
     The score is the mean of the metrics' medians, so a reported row gives its own average; the interval, which the
-    paper does not have, is of the mean over seeds, see `score_interval`. Both take what the runs answered below
-    `runs_dir`, or the record of an earlier bootstrap.
+    paper does not have, is of the mean over seeds, by the answers below `runs_dir` or an earlier bootstrap's record.
     """
     best = best_of_seeds(records)
     if not best:

@@ -88,8 +88,7 @@ def split_name(tag: str) -> str:
 def load_task(task: Task, config: StudyConfig) -> TaskData:
     """The examples of a task from the source `config.glue`, at most `max_train_examples` of them for training.
 
-    Raises:
-        CorpusError: the source or a split is missing, empty or malformed, or a label is unknown; it names the place.
+    A CorpusError names the place where the source or a split is missing, empty or malformed, or a label is unknown.
     """
     if config.glue == "bundled":
         splits = {name: _split(task, *rows, "bundled articles") for name, rows in diagnostic_rows(task.name).items()}
@@ -108,10 +107,8 @@ def _limited(split: Split, limit: int | None) -> Split:
     if limit is None or limit >= len(split):
         return split
     kept = np.sort(np.random.default_rng(0).permutation(len(split))[:limit])
-    source = f"{split.source} ({limit:,} of {len(split):,})"
-    return dataclasses.replace(
-        split, texts=[split.texts[i] for i in kept], labels=split.labels[kept], source=source, is_subset=True
-    )
+    texts, source = [split.texts[i] for i in kept], f"{split.source} ({limit:,} of {len(split):,})"
+    return dataclasses.replace(split, texts=texts, labels=split.labels[kept], source=source, is_subset=True)
 
 
 def _split(
@@ -215,10 +212,8 @@ def _read_parquet(task: Task, folder: Path, name: str) -> Split:
         table = pyarrow.concat_tables(parquet.read_table(path) for path in files)
     except (pyarrow.ArrowException, OSError) as error:
         raise CorpusError(f"{files[0]} is not a readable parquet file: {str(error).splitlines()[0]}") from None
-    names: list[str] = []
-    if metadata := (table.schema.metadata or {}).get(b"huggingface"):
-        feature = json.loads(metadata).get("info", {}).get("features", {}).get("label", {})
-        names = feature.get("names") or []
+    about = json.loads((table.schema.metadata or {}).get(b"huggingface") or "{}")
+    names = about.get("info", {}).get("features", {}).get("label", {}).get("names") or []
     return _from_columns(task, table.column_names, lambda c: table[c].to_pylist(), names, f"{task.name}/{name}")
 
 
