@@ -138,11 +138,22 @@ LATER = {name: field.default for name, field in PARAMETERS.items() if field.meta
 """Parameters that older records do not have -> what their runs did."""
 
 
-def identity_parameters(config: StudyConfig) -> dict[str, Any]:
+def unused_parameters(values: Mapping[str, Any]) -> set[str]:
+    """Parameters that mean nothing for the values of others, such as Muon's for AdamW."""
+    conditions = {name: field.metadata["when"] for name, field in PARAMETERS.items() if field.metadata["when"]}
+    idle = {name for name, (other, *meant) in conditions.items() if values[other] not in meant}
+    return idle.union(ARCHITECTURES[values["architecture"]].unused)
+
+
+def deciding_parameters(config: StudyConfig) -> dict[str, Any]:
     """The parameters that decide the result of a pre-training run, given its data."""
-    unused = ARCHITECTURES[config.architecture].unused
-    values = {name: getattr(config, name) for name in _PRETRAIN_PARAMETERS if name not in unused}
-    return {name: value for name, value in values.items() if name not in LATER or value != LATER[name]}
+    unused = unused_parameters(config.parameters())
+    return {name: getattr(config, name) for name in _PRETRAIN_PARAMETERS if name not in unused}
+
+
+def identity_parameters(config: StudyConfig) -> dict[str, Any]:
+    """Those that are part of a run's identity: all, but for what runs from before a parameter was there did too."""
+    return {name: v for name, v in deciding_parameters(config).items() if name not in LATER or v != LATER[name]}
 
 
 def executed_parameters(config: StudyConfig) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def parameter(
     also: str = "",
     changes_result: bool = True,
     later: bool = False,
+    when: tuple[str, ...] = (),
 ) -> Any:
     """A field of a section.
 
@@ -129,10 +130,13 @@ def parameter(
         also: further stages that read it, beside those of its section; names with spaces between them.
         changes_result: a result of its section's stage may depend on it, so that it belongs to the identity of a run.
         later: runs from before it was there did what its default does, so that the default is no part of an identity.
+        when: another parameter and the values of it for which this one means something; none: it always does.
     """
     meaning += f"; None: {none}" if none else ""
-    metadata = {"allowed": allowed, "none": none, "also": also, "changes_result": changes_result, "later": later}
-    return dataclasses.field(default=default, metadata={"meaning": meaning, **metadata})
+    identity = {"changes_result": changes_result, "later": later, "when": when}
+    return dataclasses.field(
+        default=default, metadata={"meaning": meaning, "allowed": allowed, "none": none, "also": also, **identity}
+    )
 
 
 setting = functools.partial(parameter, changes_result=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from threeml_core.config import DATA_PARAMETERS, StudyConfig, identity_parameters, make_config
+from threeml_core.config import DATA_PARAMETERS, StudyConfig, deciding_parameters, make_config
 from threeml_core.glue.ledger import FINETUNE_MATCH
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.study.experiment import StudyRun, ablation_config
@@ -14,7 +14,7 @@ from threeml_core.study.results import Result
 
 def pretrain_command(run: StudyRun, seed: int) -> str:
     """One papermill command that pre-trains a run of the study again, or reads it where it is there."""
-    names = (*DATA_PARAMETERS, *identity_parameters(run.config))
+    names = (*DATA_PARAMETERS, *deciding_parameters(run.config))
     return _papermill("02_pretrain", run.config, run.config.replace(seed=seed), names)
 
 
@@ -22,7 +22,7 @@ def finetune_command(run: StudyRun, config: StudyConfig, seed: int, ablation: bo
     """The same for its fine-tunings, on the tasks of Table 3 or of the ablations; it pre-trains what is not there."""
     own = ablation_config(config) if ablation else config
     asked = run.config.replace(pretrain_seed=seed, tasks=own.tasks, num_seeds=own.num_seeds)
-    names = (*DATA_PARAMETERS, *identity_parameters(run.config), *FINETUNE_MATCH, "tasks", "num_seeds", "pretrain_seed")
+    names = (*DATA_PARAMETERS, *deciding_parameters(run.config), *FINETUNE_MATCH, "tasks", "num_seeds", "pretrain_seed")
     return _papermill("03_finetune", run.config, asked, names)
 
 

@@ -12,8 +12,8 @@ from threeml_core.config import (
     SECTIONS,
     STUDY_PARAMETERS,
     StudyConfig,
+    deciding_parameters,
     describe,
-    identity_parameters,
 )
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.reporting.table import Table
@@ -26,7 +26,7 @@ def parameter_table(config: StudyConfig, stage: str = "pretrain") -> Table:
 
     Beside it stands where its value is from: given, the preset, a default, or derived from another.
     """
-    pretraining = tuple(identity_parameters(config))
+    pretraining = tuple(deciding_parameters(config))
     names = {
         "pretrain": (*DATA_PARAMETERS, *pretraining),
         "finetune": (*FINETUNE_PARAMETERS, *_SHARED),

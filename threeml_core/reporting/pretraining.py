@@ -9,6 +9,7 @@ from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import KINDS
 from threeml_core.reporting.style import GREY, Figure, drawing, look_of
 from threeml_core.reporting.table import Table
+from threeml_core.runs.ledger import full_identity
 from threeml_core.runs.record import RunRecord, read_metrics
 
 MOST_CURVES = 16
@@ -82,11 +83,11 @@ def speed_table(record: RunRecord) -> Table:
 
 def comparable(record: RunRecord, others: Iterable[RunRecord]) -> list[RunRecord]:
     """Runs that differ from this one in model, corruption and seed only, validated on the same corruption."""
-    found, order = [], list(ARCHITECTURES)
+    found, order, own = [], list(ARCHITECTURES), full_identity(record)
     for other in others:
         # the vanilla model has no decoder parameters: what both have must be equal
-        shared = (record.identity.keys() & other.identity.keys()) - _MAY_DIFFER
-        is_equal = not other.failure and all(record.identity[key] == other.identity[key] for key in shared)
+        its = full_identity(other)
+        is_equal = not other.failure and all(own[key] == its[key] for key in (own.keys() & its.keys()) - _MAY_DIFFER)
         if is_equal and record.metrics["eval_corruption"] == other.metrics["eval_corruption"]:
             found.append(other)
     return sorted(found, key=lambda r: (order.index(r.parameters["architecture"]), r.parameters["mask_rate"], r.run_id))

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from threeml_core.config import DATA_PARAMETERS, LATER, StudyConfig, executed_parameters
+from threeml_core.config import DATA_PARAMETERS, LATER, StudyConfig, executed_parameters, unused_parameters
 from threeml_core.foundation.errors import ParameterError
-from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.record import RunRecord, load_records
 
 
 def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str]) -> bool:
     """Was it done with the same values of these parameters?"""
     return all((LATER | record.parameters)[name] == getattr(config, name) for name in names)
+
+
+def full_identity(record: RunRecord) -> dict[str, Any]:
+    """All that determined the result of a pre-training: its identity, and the defaults that are no part of it."""
+    unused = unused_parameters(LATER | record.parameters)
+    return {name: value for name, value in LATER.items() if name not in unused} | record.identity
 
 
 def find(config: StudyConfig, stage: str, names: Iterable[str]) -> list[RunRecord]:
@@ -29,7 +35,7 @@ def of_pretraining(records: Iterable[RunRecord], config: StudyConfig) -> list[Ru
     """
     wanted = executed_parameters(config)
     corruptions = {name: wanted.pop(name) for name in _ASKED}
-    used = LATER.keys() - set(ARCHITECTURES[config.architecture].unused)
+    used = LATER.keys() - unused_parameters(config.parameters())
 
     def fits(record: RunRecord) -> bool:
         known = {**record.parameters, **record.identity}  # a failed run may have the first alone

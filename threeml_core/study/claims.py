@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from threeml_core.config import LATER, StudyConfig, identity_parameters
+from threeml_core.config import StudyConfig, deciding_parameters
 from threeml_core.runs.ledger import has_parameters
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Claim
@@ -24,7 +24,7 @@ def claims(
     Of the records of stages `mutual_information` and `benchmark`, oldest first, those of other runs are left out.
     """
     runs = {record.run_id for r in results if "Figure 4" in r.run.exhibits for record in r.ended.values()}
-    names = [*identity_parameters(config), *LATER]
+    names = deciding_parameters(config)
     evidence = Evidence(
         config,
         results,
