@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("losses.json")
 VOCAB, N, STEPS = 97, 32, 20
 
 
-def curve(architecture: str, layer_norm: str) -> list[float]:
+def curve(architecture: str, layer_norm: str, optimizer_name: str = "adamw") -> list[float]:
     """Losses in nats; blocks with a rule to learn (each token is its left neighbour plus one)."""
     config = StudyConfig(
         architecture=architecture,
@@ -32,6 +32,7 @@ def curve(architecture: str, layer_norm: str) -> list[float]:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         learning_rate=1e-2,
+        optimizer=optimizer_name,
         max_steps=STEPS,
         batch_size=16,
     )
@@ -61,6 +62,14 @@ def test_golden_curve(architecture: str, layer_norm: str) -> None:
     assert curve(architecture, layer_norm) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_golden_curve_of_muon(architecture: str) -> None:
+    """Its products are of bfloat16; other roundings change a loss by less than 1e-4."""
+    expected = json.loads(FILE.read_text())[f"{architecture}-pre-muon"]
+    assert curve(architecture, "pre", "muon") == pytest.approx(expected, rel=1e-3)
+
+
 if __name__ == "__main__":
     curves = {f"{a}-{norm}": curve(a, norm) for a in ARCHITECTURES for norm in ("pre", "post")}
+    curves |= {f"{a}-pre-muon": curve(a, "pre", "muon") for a in ARCHITECTURES}
     FILE.write_text(json.dumps(curves, indent=1) + "\n")
