@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,13 +17,16 @@ from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set
 
 FILE = Path(__file__).with_name("losses.json")
 VOCAB, N, STEPS = 97, 32, 20
+KINDS = ("pre", "post", "modern")
+OPTIMIZERS = {"adamw": "", "muon": "-muon"}
 
 
-def curve(architecture: str, layer_norm: str, optimizer_name: str = "adamw") -> list[float]:
+def curve(architecture: str, kind: str, by: str) -> list[float]:
     """Losses in nats; blocks with a rule to learn (each token is its left neighbour plus one)."""
+    modern: Any = {"encoder": "modernbert", "local_attention": 16, "global_attn_every_n_layers": 2}
     config = StudyConfig(
         architecture=architecture,
-        layer_norm=layer_norm,
+        **modern if kind == "modern" else {"layer_norm": kind},
         sequence_length=N,
         max_position_embeddings=N + 2,
         hidden_size=32,
@@ -32,7 +36,7 @@ def curve(architecture: str, layer_norm: str, optimizer_name: str = "adamw") -> 
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         learning_rate=1e-2,
-        optimizer=optimizer_name,
+        optimizer=by,
         max_steps=STEPS,
         batch_size=16,
     )
@@ -55,21 +59,14 @@ def curve(architecture: str, layer_norm: str, optimizer_name: str = "adamw") -> 
     return losses
 
 
-@pytest.mark.parametrize("layer_norm", ["pre", "post"])
+@pytest.mark.parametrize("by", OPTIMIZERS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_golden_curve(architecture: str, layer_norm: str) -> None:
-    expected = json.loads(FILE.read_text())[f"{architecture}-{layer_norm}"]
-    assert curve(architecture, layer_norm) == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_golden_curve_of_muon(architecture: str) -> None:
-    """Its products are of bfloat16; other roundings change a loss by less than 1e-4."""
-    expected = json.loads(FILE.read_text())[f"{architecture}-pre-muon"]
-    assert curve(architecture, "pre", "muon") == pytest.approx(expected, rel=1e-3)
+def test_golden_curve(architecture: str, kind: str, by: str) -> None:
+    expected = json.loads(FILE.read_text())[f"{architecture}-{kind}{OPTIMIZERS[by]}"]
+    assert curve(architecture, kind, by) == pytest.approx(expected, rel=1e-3)
 
 
 if __name__ == "__main__":
-    curves = {f"{a}-{norm}": curve(a, norm) for a in ARCHITECTURES for norm in ("pre", "post")}
-    curves |= {f"{a}-pre-muon": curve(a, "pre", "muon") for a in ARCHITECTURES}
+    curves = {f"{a}-{k}{end}": curve(a, k, by) for by, end in OPTIMIZERS.items() for a in ARCHITECTURES for k in KINDS}
     FILE.write_text(json.dumps(curves, indent=1) + "\n")

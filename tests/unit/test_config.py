@@ -89,6 +89,33 @@ def test_a_presets_post_ln_is_not_for_cross() -> None:
     assert (given.layer_norm, given.sources["layer_norm"]) == ("post", "given")
 
 
+def test_modernbert_is_pre_ln() -> None:
+    """A preset's post-LN is not followed, and comes back with RoBERTa; given, it is refused (see `REFUSALS`)."""
+    base = make_config({"preset": "longer-base"})
+    modern = make_config({"preset": "longer-base", "encoder": "modernbert"})
+    for config in (modern, base.replace(encoder="modernbert"), make_config(given_parameters(modern))):
+        assert config == modern and (config.layer_norm, config.sources["layer_norm"]) == ("pre", "derived")
+    assert modern.replace(encoder="roberta").layer_norm == "post"
+
+
+def test_a_gated_ffn_is_narrower() -> None:
+    """8/3 of the width, up to a multiple of 8."""
+    for d, width in ((96, 256), (128, 344), (768, 2048), (8, 24)):
+        config = make_config({"hidden_size": d, "num_attention_heads": 4, "encoder": "modernbert"})
+        assert config.intermediate_size == width
+        assert config.replace(encoder="roberta").intermediate_size == 4 * d
+
+
+def test_modernberts_parameters_are_no_part_of_a_robertas_identity() -> None:
+    config = make_config({})
+    others = {"local_attention": 64, "global_attn_every_n_layers": 2, "global_rope_theta": 1e5, "local_rope_theta": 1e3}
+    assert not {"encoder", *others} & identity_parameters(config).keys()
+    assert identity_parameters(config.replace(**others)) == identity_parameters(config)
+    modern = config.replace(encoder="modernbert")
+    assert identity_parameters(modern)["encoder"] == "modernbert"
+    assert others.items() <= identity_parameters(modern.replace(**others)).items()
+
+
 def test_preset_files() -> None:
     """Each names itself, so that `-f params/x.yaml` and `-p preset x` are the same; each says what it costs."""
     for name in preset_names():
@@ -136,6 +163,13 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"num_attention_heads": 3}, r"num_attention_heads=3 does not divide hidden_size"),
     ({"num_attention_heads": 0}, r"num_attention_heads=0: expected at least 1"),
     ({"decoder_num_attention_heads": 5}, r"decoder_num_attention_heads=5 does not divide decoder_hidden_size"),
+    ({"encoder": "bert"}, r"encoder='bert': expected one of roberta, modernbert$"),
+    ({"encoder": "modernbert", "layer_norm": "post"}, r"layer_norm='post': ModernBERT .* or take encoder=roberta$"),
+    (
+        {"encoder": "modernbert", "hidden_size": 36, "num_attention_heads": 4, "decoder_hidden_size": 18},
+        r"num_attention_heads=4 makes heads of 9 at hidden_size=36: RoPE needs heads of an even width$",
+    ),
+    ({"local_attention": 1}, r"local_attention=1: expected at least 2$"),
     ({"batch_size": 10, "micro_batch_size": 4}, r"micro_batch_size=4 does not divide batch_size=10"),
     ({"max_steps": 1.5}, r"max_steps=1.5: expected a whole number such as"),
     ({"max_steps": 0}, r"max_steps=0: expected at least 1"),

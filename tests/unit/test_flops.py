@@ -6,6 +6,7 @@ import pytest
 
 from threeml_core import flops
 from threeml_core.config import StudyConfig, make_config
+from threeml_core.models.build import build_model
 from threeml_core.models.counting import count_forward_flops
 from threeml_core.parameters.architectures import ARCHITECTURES
 
@@ -93,10 +94,45 @@ def test_base_cross_parameters_are_pre_ln() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("visible_head", ["shared", "separate"])
-@pytest.mark.parametrize("name", [LARGE, BASE])
-def test_torch_counts_exactly_the_formula(architecture: str, visible_head: str, name: str) -> None:
-    config = preset(name, architecture, 0.5).replace(visible_head=visible_head)
+@pytest.mark.parametrize(("name", "encoder"), [(LARGE, "roberta"), (BASE, "roberta"), (BASE, "modernbert")])
+def test_torch_counts_exactly_the_formula(architecture: str, visible_head: str, name: str, encoder: str) -> None:
+    config = preset(name, architecture, 0.5).replace(visible_head=visible_head, encoder=encoder)
     assert count_forward_flops(config) == flops.forward_flops(config, "exact")
+    odd = config.replace(
+        hidden_size=72,
+        num_attention_heads=12,
+        intermediate_size=101,
+        decoder_hidden_size=36,
+        decoder_num_attention_heads=6,
+    )
+    assert count_forward_flops(odd, 99) == flops.forward_flops(odd, "exact", 99)
+
+
+@pytest.mark.parametrize("mode", ["paper", "exact"])
+def test_a_gate_costs_what_it_saves_in_width(mode: flops.Mode) -> None:
+    """At widths that three divides the default of ModernBERT costs what RoBERTa's does; its window saves nothing."""
+    for architecture in ARCHITECTURES:
+        config = preset(BASE, architecture, 0.4).replace(encoder="modernbert", intermediate_size=None)
+        assert (config.intermediate_size, config.layer_norm) == (2048, "pre")
+        roberta = flops.forward_flops(preset(BASE, architecture, 0.4), mode)
+        assert flops.forward_flops(config, mode) == pytest.approx(roberta)
+        assert flops.forward_flops(config.replace(local_attention=16), mode) == pytest.approx(roberta)
+
+
+@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("visible_head", ["shared", "separate"])
+def test_parameters_of_the_parts(architecture: str, visible_head: str, encoder: str) -> None:
+    """The decoder's, without the head; the encoder's; and the head with its bias."""
+    given = {"architecture": architecture, "encoder": encoder, "visible_head": visible_head, "hidden_size": 32}
+    config = make_config({**given, "num_attention_heads": 4, "decoder_hidden_size": 24, "num_hidden_layers": 3})
+    model = build_model(config, 99)
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    decoder = sum(size for name, size in sizes.items() if not name.startswith(("encoder.", "head")))
+    assert decoder == flops.decoder_parameters(config)
+    assert sum(sizes.values()) == flops.parameter_count(config, 99)
+    layers = [size for name, size in sizes.items() if name.startswith("encoder.") and ".embeddings." not in name]
+    assert sum(layers) == flops.encoder_block_parameters(config)
 
 
 def test_paper_mode_equals_exact_mode_where_counts_are_whole() -> None:
@@ -114,7 +150,8 @@ def test_paper_mode_equals_exact_mode_where_counts_are_whole() -> None:
 
 
 def test_a_last_block_needed_everywhere_is_a_block() -> None:
-    assert flops.last_block_flops(128, 128, 512) == flops.block_flops(128, 512)
+    for intermediate in (None, 99):
+        assert flops.last_block_flops(128, 128, 512, intermediate) == flops.block_flops(128, 512, intermediate)
 
 
 def test_a_step_costs_three_forward_passes() -> None:

@@ -10,6 +10,7 @@ from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import corruption_of, executed_statement
+from threeml_core.parameters.model import MODERN
 from threeml_core.training.checkpoint import usable_positions
 
 
@@ -29,6 +30,9 @@ def model_card(
     executed = executed_statement(config.parameters(), corruption_of(config.parameters()))
     length, room = config.sequence_length, usable_positions(model)
     encoder = cast(PreTrainedModel, model.encoder)
+    modern = config.encoder == MODERN
+    name_of_kind = "ModernBERT" if modern else f"RoBERTa ({config.layer_norm}-LN)"
+    pooler = "there is no pooler" if modern else "no pooler was trained: `AutoModel` draws a new one"
     longer = (
         ""
         if room <= length
@@ -41,12 +45,12 @@ def model_card(
         rates = f"{config.muon_learning_rate:g} of Muon (matrices of the layers) and {rates} of AdamW (all else)"
     return f"""---
 library_name: transformers
-tags: [masked-language-modeling, roberta, 3ml]
+tags: [masked-language-modeling, {config.encoder}, 3ml]
 ---
 # Encoder of {name}
 
-An ordinary RoBERTa encoder ({config.layer_norm}-LN, {config.num_hidden_layers} layers, width {config.hidden_size},
-{count_parameters(encoder):,} parameters) of transformers' class `{type(encoder).__name__}`
+An ordinary encoder of {name_of_kind}: {config.num_hidden_layers} layers, width {config.hidden_size},
+{count_parameters(encoder):,} parameters, of transformers' class `{type(encoder).__name__}`
 (model type `{encoder.config.model_type}`), pre-trained as {kind[config.architecture]} with
 mask_rate {config.mask_rate:g} and split {config.mask_split}; the decoder was removed.
 {f"Executed: mask rate {executed} per sequence." if executed else ""}
@@ -54,7 +58,7 @@ mask_rate {config.mask_rate:g} and split {config.mask_split}; the decoder was re
 * text: {text}
 * tokenizer: {data.meta["tokenizer"]}, {data.vocab_size:,} tokens
 * length: pre-trained on sequences of {length} tokens; there is room for {room}, at which the tokenizer cuts{longer}
-* no pooler was trained: `AutoModel` draws a new one, so take `last_hidden_state`, not `pooler_output`
+* {pooler}, so take `last_hidden_state`, not `pooler_output`
 * {config.max_steps:,} steps of {config.batch_size} sequences, peak learning rate {rates},
   seed {config.seed}
 * validation perplexity {metrics["eval_perplexity"]:.2f} over all corrupted tokens, at [MASK]s

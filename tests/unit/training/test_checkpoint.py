@@ -28,10 +28,11 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_resume_is_bit_for_bit(architecture: str, optimizer: str, small: dict, tmp_path: Path) -> None:
+def test_resume_is_bit_for_bit(architecture: str, encoder: str, optimizer: str, small: dict, tmp_path: Path) -> None:
     """With dropout on: weights after save, load and k more steps equal those of the uninterrupted run."""
-    given = {"architecture": architecture, "optimizer": optimizer, "hidden_dropout_prob": 0.1}
+    given = {"architecture": architecture, "encoder": encoder, "optimizer": optimizer, "hidden_dropout_prob": 0.1}
     config = make_config({**small, **given})
     data = prepare_data(config)
     straight = Trainer(config, data, CPU)
