@@ -271,5 +271,8 @@ def parameter_count(config: StudyConfig, vocab: int | None = None) -> int:
 
 
 def training_memory_bytes(config: StudyConfig) -> int:
-    """Weights, gradients and both AdamW moments in fp32: 16 bytes a parameter. Activations come on top."""
+    """Weights, gradients and both AdamW moments in fp32: 16 bytes a parameter. Activations come on top.
+
+    Muon keeps one moment of a matrix, so that it needs up to a quarter less.
+    """
     return 16 * parameter_count(config)

@@ -161,7 +161,7 @@ class Trainer:
         return True
 
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """AdamW's, of the next step."""
         config = self.config
         return config.learning_rate * linear_warmup_decay(self.state.step, config.max_steps, config.warmup_ratio)
 
