@@ -494,8 +494,11 @@ def parse_arguments(description: str, arguments: list[str] | None = None, stage:
 def variant(config: StudyConfig, **changes: Any) -> StudyConfig:
     """`config` with other values; 3ML_cross always with pre-LN (section 3.3: post-LN does not work).
 
-    A decoder of another width has heads as wide as the encoder's.
+    A decoder of another width has heads as wide as the encoder's. A schedule of the mask rate goes with the rate of
+    `config`: at another one the rate is constant.
     """
+    if changes.get("mask_rate", config.mask_rate) != config.mask_rate:
+        changes = {"mask_rate_schedule": "constant", **changes}
     if changes.get("architecture", config.architecture) == "cross":
         changes = {"layer_norm": "pre", **changes}
     if "decoder_hidden_size" in changes:

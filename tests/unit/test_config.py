@@ -26,6 +26,7 @@ from threeml_core.config import (
     preset_names,
     resolve_parameters,
     type_of,
+    variant,
 )
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import PROJECT_ROOT
@@ -408,3 +409,10 @@ def test_a_schedule_is_part_of_a_run_only_where_it_changes_something() -> None:
     assert [len(of["levels"]) for of in found] == [8, 8, 8] and len({of["schedule"] for of in found}) == 3
     still = executed_parameters(make_config({"mask_rate_schedule": "linear", "mask_rate_end": 0.4}))
     assert still["corruption"] == executed_parameters(constant)["corruption"]
+
+
+def test_a_schedule_goes_with_its_own_rate() -> None:
+    """A study's baseline at 15% masks 15% all along."""
+    config = make_config({"mask_rate": 0.5, "mask_rate_schedule": "linear", "mask_rate_end": 0.3})
+    assert variant(config, mask_rate=0.5, architecture="cross").mask_rate_schedule == "linear"
+    assert variant(config, mask_rate=0.15, architecture="vanilla").mask_rate_schedule == "constant"

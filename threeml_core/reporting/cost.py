@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from threeml_core import flops
-from threeml_core.config import StudyConfig, executed_rate, make_config
+from threeml_core.config import StudyConfig, executed_rate, make_config, variant
 from threeml_core.glue.protocol import planned_runs
 from threeml_core.paper import RECIPES, ReportedValue, reported_values
 from threeml_core.parameters.architectures import ARCHITECTURES
@@ -157,7 +157,7 @@ def cost_plan(config: StudyConfig) -> Table:
     """What Table 3's five models cost: executed FLOPs over `mfu` times a GPU's peak, and that time times its power."""
     rows, total = [], 0.0
     for architecture, rate in STUDY_MODELS:
-        model = config.replace(architecture=architecture, mask_rate=rate)
+        model = variant(config, architecture=architecture, mask_rate=rate)
         hours, cells = _plan(model)
         total += hours
         cells["Weights, gradients, moments"] = f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB"
