@@ -150,6 +150,13 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"mask_rate": 0}, r"mask_rate=0.0: expected a fraction"),
     ({"mask_rate": 40}, r"mask_rate=40.0: expected a fraction"),
     ({"mask_rate": 0.001}, r"mask_rate=0.001 masks no token in a sequence of"),
+    (
+        {"mask_rate_schedule": "exponential"},
+        "mask_rate_schedule='exponential': expected one of constant, l",
+    ),
+    ({"mask_rate_schedule": "linear", "mask_rate_end": 0.001}, r"mask_rate_end=0.001 masks no token in a sequence of"),
+    ({"mask_rate_schedule": "steps", "mask_rate_end": 0.99}, r"mask_rate_end=0.99 corrupts 3. of 32 tokens, but 2 are"),
+    ({"mask_rate_schedule": "steps", "mask_rate_levels": 1}, r"mask_rate_levels=1: expected at least 2"),
     ({"mask_rate": 0.999}, r"mask_rate=0.999 corrupts .* lower it to at most"),
     ({"mask_rate": "0,5"}, r"mask_rate='0,5': expected a number such as 0.4; write 0.5$"),
     ({"mask_rate": "40%"}, r"mask_rate='40%': expected a number such as 0.4; write 0.4$"),
@@ -401,3 +408,15 @@ def test_muons_numbers_mean_nothing_for_adamw() -> None:
     assert identity_parameters(muon) == {**identity_parameters(adamw), "optimizer": "muon"}
     assert identity_parameters(muon.replace(muon_momentum=0.9)) == {**identity_parameters(muon), "muon_momentum": 0.9}
     assert deciding_parameters(muon)["muon_learning_rate"] == 0.02, "shown on a page"
+
+
+def test_a_schedule_is_part_of_a_run_only_where_it_changes_something() -> None:
+    """Its numbers mean nothing at a constant rate; with one its levels are what is executed."""
+    constant = make_config({})
+    same = make_config({"mask_rate_end": 0.2, "mask_rate_levels": 3})
+    assert executed_parameters(same) == executed_parameters(constant)
+    going = {kind: make_config({"mask_rate_schedule": kind}) for kind in ("linear", "cosine", "steps")}
+    found = [executed_parameters(config)["corruption"] for config in going.values()]
+    assert [len(of["levels"]) for of in found] == [8, 8, 8] and len({of["schedule"] for of in found}) == 3
+    still = executed_parameters(make_config({"mask_rate_schedule": "linear", "mask_rate_end": 0.4}))
+    assert still["corruption"] == executed_parameters(constant)["corruption"]

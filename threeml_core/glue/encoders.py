@@ -179,4 +179,4 @@ def max_positions(model: PreTrainedModel) -> int | None:
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
-    return None
+    return model.config.max_position_embeddings if getattr(model.config, "rope_parameters", None) else None

@@ -241,7 +241,7 @@ def _train(setting: Setting, run: FinetuneRun, model: PreTrainedModel, keep_sele
     train = setting.encoded[run.task].splits["train"]
     reset_peak_memory(device)
     model.to(device)  # type: ignore[arg-type]
-    optimizer = make_optimizer(model, config.replace(weight_decay=config.finetune_weight_decay))
+    optimizer = make_optimizer(model, config.replace(optimizer="adamw", weight_decay=config.finetune_weight_decay))
     steps = math.ceil(len(train) / run.batch_size)
     step, seconds, slots = 0, 0.0, 0
     lines: list[dict[str, Any]] = []

@@ -10,6 +10,7 @@ from threeml_core.glue.protocol import FinetuneRun, GlueStudy, planned_tasks, ru
 from threeml_core.glue.tasks import HELD_OUT, select_tasks
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.glue import RANDOM
+from threeml_core.parameters.masking import rate_label
 from threeml_core.runs.ledger import find, missing, pretraining
 from threeml_core.runs.record import RunRecord, load_records
 
@@ -108,7 +109,7 @@ def _model_name(checkpoint: str, pretrained: RunRecord | None) -> str:
     """In tables: architecture and mask rate of our own encoders, else the checkpoint as given."""
     name = checkpoint.removeprefix(RANDOM)
     if pretrained is not None:
-        name = f"{ARCHITECTURES[pretrained.parameters['architecture']].label}-{pretrained.parameters['mask_rate']:.0%}"
+        name = f"{ARCHITECTURES[pretrained.parameters['architecture']].label}-{rate_label(pretrained.parameters)}"
     elif Path(name).is_absolute():
         name = Path(name).name
     return f"random ({name})" if checkpoint.startswith(RANDOM) else name

@@ -44,8 +44,8 @@ class FusedMuon(torch.optim.Muon):
     """torch's Muon, to which each parameter of a group is as many matrices as the group's `parts` says.
 
     Each is orthogonalised, and its learning rate adjusted, by itself, so that a fused projection trains as separate
-    ones do, and better: "if it is applied to their Q, K, V parameters separately, rather than together" (Jordan et
-    al.). Gradients, momentum and so the saved state are of the whole parameter.
+    ones do, which Jordan et al. found better than orthogonalising queries, keys and values together. Gradients,
+    momentum and so the saved state are of the whole parameter.
     """
 
     def _init_group(self, group: Any, *tensors: list[Tensor]) -> bool:
