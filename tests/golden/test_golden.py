@@ -64,7 +64,7 @@ def curve(architecture: str, kind: str, by: str) -> list[float]:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_golden_curve(architecture: str, kind: str, by: str) -> None:
     expected = json.loads(FILE.read_text())[f"{architecture}-{kind}{OPTIMIZERS[by]}"]
-    assert curve(architecture, kind, by) == pytest.approx(expected, rel=1e-3)
+    assert curve(architecture, kind, by) == pytest.approx(expected, rel=3e-3 if by == "muon" else 1e-3)  # by bfloat16
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from threeml_core.config import (
     PARAMETERS,
     SECTIONS,
     StudyConfig,
+    deciding_parameters,
     describe,
     executed_parameters,
     given_parameters,
@@ -397,6 +398,17 @@ def test_a_given_corpus_brings_its_own_validation_text() -> None:
     assert own.validation_corpus is None and own.sources["validation_corpus"] == "default"
     both = make_config({"preset": "small", "corpus": "/data/text", "validation_corpus": "/data/held"})
     assert both.validation_corpus == "/data/held"
+
+
+def test_muons_numbers_mean_nothing_for_adamw() -> None:
+    """An AdamW run is the one that it was before there was Muon."""
+    adamw, other = make_config({}), make_config({"muon_learning_rate": 0.1, "adjust_lr_fn": "match_rms_adamw"})
+    assert identity_parameters(adamw) == identity_parameters(other)
+    assert not [name for name in identity_parameters(other) if "muon" in name or name in ("optimizer", "adjust_lr_fn")]
+    muon = adamw.replace(optimizer="muon")
+    assert identity_parameters(muon) == {**identity_parameters(adamw), "optimizer": "muon"}
+    assert identity_parameters(muon.replace(muon_momentum=0.9)) == {**identity_parameters(muon), "muon_momentum": 0.9}
+    assert deciding_parameters(muon)["muon_learning_rate"] == 0.02, "shown on a page"
 
 
 def test_a_schedule_is_part_of_a_run_only_where_it_changes_something() -> None:

@@ -32,10 +32,11 @@ def names_by_group(model: nn.Module, config: StudyConfig) -> list[tuple[int | No
     return [(g.get("parts"), g["weight_decay"], g["lr"], [names[p] for p in g["params"]]) for g in groups]
 
 
+@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_muon_has_the_matrices_of_the_layers(architecture: str, muon: StudyConfig) -> None:
+def test_muon_has_the_matrices_of_the_layers(architecture: str, encoder: str, muon: StudyConfig) -> None:
     """AdamW has the tables, the one of the words being the head's output too, and all that has one axis."""
-    model = build_model(muon.replace(architecture=architecture), 300, mask_token_id=4)
+    model = build_model(muon.replace(architecture=architecture, encoder=encoder), 300, mask_token_id=4)
     (_, decay, rate, tables), (_, none, _, vectors), *matrices = names_by_group(model, muon)
     assert all("embeddings" in name or name == "decoder_positions.weight" for name in tables)
     assert all(model.get_parameter(name).ndim == 1 for name in vectors)
@@ -43,8 +44,10 @@ def test_muon_has_the_matrices_of_the_layers(architecture: str, muon: StudyConfi
     assert all(group[1:3] == (0.1, 0.02) for group in matrices)
     by_parts = {parts: names for parts, _, _, names in matrices}
     assert "head.dense.weight" in by_parts[1]
-    assert all(name.endswith("in_proj_weight") for name in by_parts.get(3, []))
-    assert len(by_parts.get(3, [])) == {"vanilla": 0, "self": 2, "cross": 4}[architecture]
+    modern, attentions = encoder == "modernbert", {"vanilla": 0, "self": 2, "cross": 4}[architecture]
+    assert all(name.endswith(("in_proj_weight", ".Wqkv.weight")) for name in by_parts.get(3, []))
+    assert len(by_parts.get(3, [])) == attentions + 2 * modern
+    assert all(name.endswith(".Wi.weight") for name in by_parts.get(2, [])) and (2 in by_parts) == modern
     assert sorted([*tables, *vectors, *sum(by_parts.values(), [])]) == sorted(dict(model.named_parameters()))
 
 
