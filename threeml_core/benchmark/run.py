@@ -60,11 +60,11 @@ def run_benchmark(
         StudyError: bad parameters or corpus.
         BusyError: the machine is busy; nothing is recorded.
     """
-    if config.plan_only:
-        return benchmark_records(config)
     if config.mask_rate_schedule != "constant":
         log(f"mask_rate_schedule={config.mask_rate_schedule} is left out: a benchmark measures constant mask rates")
         config = at_constant_rate(config)
+    if config.plan_only:
+        return benchmark_records(config)
     patience = patience or Patience()
     if config.num_benchmark_sessions > 1:
         scipy_stats()  # before anything is measured

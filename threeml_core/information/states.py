@@ -105,7 +105,7 @@ class Sample:
 def draw_sample(config: StudyConfig, data: PreparedData) -> Sample:
     """Choose sequences evenly over the text until `states_per_layer` [MASK]s of frequent tokens are found, or all.
 
-    The corruption is that of the model's own pre-training, with exact counts.
+    The corruption is that of the model's own pre-training, with exact counts; of a schedule, that of its first step.
 
     Raises:
         StudyError: no [MASK] hides one of the `top_tokens` most frequent tokens.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from threeml_core.parameters.parameter import Allowed, at_least, in_range, numbers, one_of, parameter
+from threeml_core.parameters.parameter import Allowed, in_range, numbers, one_of, parameter
 
 KINDS = ("masked", "replaced", "unchanged")
 """What can happen to a corrupted token; the order of a split and of every count."""
@@ -30,6 +30,7 @@ MASK_RATE = in_range("a fraction above 0 and below 1, such as 0.4 (40% of the to
 MASK_RATES = numbers(float, "mask rates such as '0.15,0.4'")
 SCHEDULES = ("constant", "linear", "cosine", "steps")
 _CHANGING = ("mask_rate_schedule", *SCHEDULES[1:])
+_LEVELS = in_range("2 to 64", lambda value: 2 <= value <= 64)  # each a shape, which a GPU compiles
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,9 +48,11 @@ class MaskingParameters:
     mask_rate_schedule: str = parameter(
         "constant", "how the rate goes from mask_rate to mask_rate_end", one_of(SCHEDULES), later=True
     )
-    mask_rate_end: float = parameter(0.15, "mask rate at the last step", MASK_RATE, later=True, when=_CHANGING)
+    mask_rate_end: float = parameter(
+        0.15, "mask rate at the last step of a schedule", MASK_RATE, later=True, when=_CHANGING
+    )
     mask_rate_levels: int = parameter(
-        8, "equally spaced rates, both ends among them, that a schedule takes", at_least(2), later=True, when=_CHANGING
+        8, "equally spaced rates, both ends among them, that a schedule takes", _LEVELS, later=True, when=_CHANGING
     )
 
 
@@ -170,10 +173,9 @@ def levels_of(parameters: Mapping[str, Any]) -> list[Level]:
 
 def rate_label(parameters: Mapping[str, Any]) -> str:
     """The mask rate as names of models have it: `40%`, or `50→15%` with a schedule. Older records have none."""
-    rate = f"{parameters['mask_rate']:.0%}"
-    if parameters.get("mask_rate_schedule", "constant") == "constant":
-        return rate
-    return f"{rate[:-1]}→{parameters['mask_rate_end']:.0%}"
+    kind, rate = parameters.get("mask_rate_schedule", "constant"), f"{parameters['mask_rate']:.0%}"
+    end = rate if kind == "constant" else f"{parameters['mask_rate_end']:.0%}"
+    return rate if rate == end else f"{rate[:-1]}→{end}"
 
 
 def corruption_of(parameters: Mapping[str, Any], evaluation: bool = False) -> dict[str, Any]:

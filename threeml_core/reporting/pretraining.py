@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from threeml_core.parameters.architectures import ARCHITECTURES
-from threeml_core.parameters.masking import KINDS, rate_label
+from threeml_core.parameters.masking import ASKED, KINDS, rate_label
 from threeml_core.reporting.cells import SPEEDUPS
 from threeml_core.reporting.style import GREY, Figure, drawing, look_of
 from threeml_core.reporting.table import Table
@@ -14,7 +14,7 @@ from threeml_core.runs.ledger import full_identity
 from threeml_core.runs.record import RunRecord, read_metrics
 
 MOST_CURVES = 16  # the legend of `plot_training` has no room for more
-_MAY_DIFFER = {"architecture", "mask_rate", "mask_split", "corruption", "mask_counts", "seed"}
+_MAY_DIFFER = {"architecture", "corruption", *ASKED["corruption"], "mask_counts", "seed"}
 
 
 def perplexity_table(metrics: Mapping[str, float]) -> Table:

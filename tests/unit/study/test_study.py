@@ -8,6 +8,7 @@ import pytest
 
 from tests.study_records import finetuned, pretrained
 from threeml_core.config import StudyConfig, identity_parameters, make_config
+from threeml_core.flops import config_speedup, forward_flops
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue.protocol import planned_runs, planned_tasks
 from threeml_core.paper import reported_values
@@ -62,6 +63,17 @@ def test_table_3_of_the_longer_recipe() -> None:
     for run in study_runs(base):
         expected = "pre" if run.config.architecture == "cross" else "post"
         assert run.config.layer_norm == expected, "Appendix A"
+
+
+def test_equal_budgets_of_a_schedule() -> None:
+    """The FLOPs of all steps are those of the vanilla model at a constant 15%, to a step of each level."""
+    base = LARGE.replace(mask_rate_schedule="linear", mask_rate_end=0.3, equal_budget=True, max_steps=1000)
+    runs = study_runs(base, ["Table 3"])[5:]
+    baseline = 1000 * forward_flops(LARGE.replace(architecture="vanilla", mask_rate=0.15))
+    assert [run.model for run in runs] == ["3ML_self-40→30%", "3ML_self-50→30%", "3ML_cross-40→30%"]
+    for run in runs:
+        assert run.config.max_steps * forward_flops(run.config) == pytest.approx(baseline, rel=1e-3)
+    assert runs[1].config.max_steps < 1000 * config_speedup(LARGE.replace(mask_rate=0.5))
 
 
 def test_widths_keep_the_size_of_a_head() -> None:
