@@ -69,6 +69,7 @@ def small(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
         "layer_norm": "pre",
         "learning_rate": 4e-3,
         "validation_fraction": 0.1,
+        "bf16": False,
         "max_steps": 20,
         "batch_size": 8,
         "eval_steps": 10,

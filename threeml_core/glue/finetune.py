@@ -43,9 +43,10 @@ from threeml_core.parameters.glue import RANDOM
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_jobs
-from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
+from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory
 from threeml_core.training.loop import pretrain
 from threeml_core.training.optim import linear_warmup_decay, parameter_groups, set_learning_rate
+from threeml_core.training.precision import use_bf16
 
 _CHECK_EVERY = 50  # updates between looks at the loss, each of which waits for a GPU
 _EVAL_TOKENS = 16_384  # of a validation batch

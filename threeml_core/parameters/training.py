@@ -35,7 +35,12 @@ class TrainingParameters:
     device: str | None = setting(
         None, "cpu | cuda | cuda:1", none="the first GPU if there is one", also="finetune information benchmark"
     )
-    bf16: bool | None = parameter(None, "bfloat16 autocast", none="on a GPU", also="finetune information benchmark")
+    bf16: bool | None = parameter(
+        None,
+        "compute in bfloat16",
+        none="on a GPU; in pre-training also on a CPU that is faster with it",
+        also="finetune information benchmark",
+    )
     torch_compile: bool | None = parameter(None, "compile the model", none="on a GPU", also="benchmark")
     torch_compile_mode: str = parameter(
         "default",

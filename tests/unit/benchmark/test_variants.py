@@ -33,8 +33,8 @@ def settings(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
     }
 
 
-def test_arms() -> None:
-    names = [variant.name for variant in variants_of(make_config({}))]
+def test_variants() -> None:
+    names = [variant.name for variant in variants_of(make_config({"benchmark_rates": "0.4,0.5"}))]
     assert names == [
         "hf",
         "hf_bare",
