@@ -25,6 +25,9 @@ class TrainingParameters:
     num_processes: int = setting(1, "processes on this host, one for each GPU, that share the batch (torchrun)", COUNT)
     learning_rate: float = parameter(2e-3, "peak learning rate", POSITIVE)
     warmup_ratio: float = parameter(0.06, "share of max_steps with a rising learning rate; then linear to zero", SHARE)
+    decoder_warmup_steps: int = parameter(
+        0, "with init_encoder: first steps in which its encoder stays and all else learns", NOT_NEGATIVE, later=True
+    )
     weight_decay: float = parameter(0.01, "AdamW decay; biases and LayerNorm are left out", NOT_NEGATIVE)
     adam_beta1: float = parameter(0.9, "AdamW beta 1, of pre-training and fine-tuning", SHARE, also="finetune")
     adam_beta2: float = parameter(0.98, "AdamW beta 2, of both", SHARE, also="finetune")

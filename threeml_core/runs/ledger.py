@@ -35,6 +35,7 @@ def of_pretraining(records: Iterable[RunRecord], config: StudyConfig) -> list[Ru
     """
     wanted = executed_parameters(config)
     corruptions = {name: wanted.pop(name) for name in _ASKED}
+    wanted.pop("init_encoder", None)  # by name among `used`; an identity has its content
     used = LATER.keys() - unused_parameters(config.parameters())
 
     def fits(record: RunRecord) -> bool:
