@@ -103,7 +103,7 @@ class StudyConfig(
             if sources[name] == "given" and own not in (None, value):
                 raise ParameterError(f"{name}={own!r}: init_encoder={start} has {value!r}; leave {name} out")
             object.__setattr__(self, name, value)
-            if sources[name] != "given":
+            if own is None or sources[name] != "given":
                 sources[name] = "checkpoint"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -198,7 +198,7 @@ def _problems(c: StudyConfig) -> Iterator[str]:
         yield f"benchmark_parts={c.benchmark_parts!r}: expected speed in it, as {sessions}"
     assert c.max_position_embeddings is not None and c.micro_batch_size is not None
     n = c.sequence_length
-    if c.max_position_embeddings < n + 2 and c.sources["max_position_embeddings"] == "checkpoint":
+    if c.max_position_embeddings < n + 2 and c.init_encoder is not None:
         room = f"{c.init_encoder} has positions for {c.max_position_embeddings - 2} tokens"
         yield f"sequence_length={n}: init_encoder={room}; take shorter sequences"
     if c.max_position_embeddings < n + 2:
