@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from threeml_core import flops
@@ -9,6 +11,7 @@ from threeml_core.config import StudyConfig, make_config
 from threeml_core.models.build import build_model
 from threeml_core.models.counting import count_forward_flops
 from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import levels_of
 
 LARGE, BASE = "efficient-large", "longer-base"
 
@@ -157,3 +160,32 @@ def test_a_last_block_needed_everywhere_is_a_block() -> None:
 def test_a_step_costs_three_forward_passes() -> None:
     assert flops.training_flops(10.0, batch_size=4, updates=5, mode="exact") == 3 * 4 * 5 * 10
     assert flops.training_flops(10.0, batch_size=4, updates=5, mode="paper") == 2 * 4 * 5 * 10
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine", "steps"])
+@pytest.mark.parametrize("steps", [3, 97, 1000])
+def test_a_schedule_costs_the_mean_of_its_steps(kind: str, steps: int) -> None:
+    """Closed form over levels against a sum over steps; only 3ML gets its early, higher rates cheaper."""
+    given = {"mask_rate_schedule": kind, "mask_rate": 0.7, "mask_rate_end": 0.2, "max_steps": steps}
+    for architecture, mode in itertools.product(ARCHITECTURES, ("paper", "exact")):
+        config = preset(LARGE, architecture, 0.7).replace(**given)
+        levels = levels_of(config.parameters())
+        rates = [next(level.rate for level in levels if level.first <= s < level.stop) for s in range(steps)]
+        costs = {rate: flops.forward_flops(preset(LARGE, architecture, rate), mode) for rate in set(rates)}
+        total = sum(costs[rate] for rate in rates)
+        assert flops.forward_flops(config, mode) == pytest.approx(total / steps, rel=1e-12)
+        ends = [flops.forward_flops(preset(LARGE, architecture, rate), mode) for rate in (0.7, 0.2)]
+        assert (ends[0] > ends[1]) == (architecture == "vanilla")
+
+
+def test_equal_budget_integrates_over_the_schedule() -> None:
+    """3ML_self in the steps that cost the FLOPs of the vanilla model at 15%."""
+    given = {"mask_rate_schedule": "linear", "mask_rate": 0.75, "mask_rate_end": 0.15}
+    config = preset(LARGE, "self", 0.75).replace(**given)
+    vanilla = flops.forward_flops(preset(LARGE, "vanilla", 0.15), "exact")
+    assert flops.config_speedup(config, "exact") == pytest.approx(vanilla / flops.forward_flops(config, "exact"))
+    assert 1.39 < flops.config_speedup(config, "exact") < 1.42
+    constant = flops.config_speedup(preset(LARGE, "self", 0.15), "exact")
+    assert flops.config_speedup(config, "exact") > constant
+    own = flops.config_speedup(config, "exact", None)  # over the vanilla model with the same schedule
+    assert own > flops.config_speedup(config, "exact")

@@ -29,7 +29,6 @@ class Encoder:
         positions: longest sequence it takes, in tokens; None: no limit.
         segments: does it tell the two texts of a pair apart by segment ids?
         parameters: trainable numbers, without a task's head.
-        tokenizer: its own.
         pretraining: the record, if this project pre-trained it.
     """
 
@@ -49,12 +48,10 @@ def open_encoder(checkpoint: str | Path) -> Encoder:
 
     Args:
         checkpoint: a Hugging Face folder (relative: below the caller's folder or the project), a hub name, or
-            `random:<either>`, which keeps geometry and tokenizer but draws new weights as `config.json` says (of our
-            encoders: normal, with `initializer_range`).
+            `random:<either>`, which keeps geometry and tokenizer but draws new weights as `config.json` says.
 
     Raises:
-        CheckpointError: no such checkpoint, no weights, weights of something else, a vocabulary that does not fit
-            the tokenizer.
+        CheckpointError: no such checkpoint, no weights, weights of something else, another tokenizer's vocabulary.
         StudyError: a file of it may not be read.
     """
     name = str(checkpoint)
@@ -83,8 +80,6 @@ def open_encoder(checkpoint: str | Path) -> Encoder:
 
 def _pretraining_record(folder: Path) -> RunRecord | None:
     """Of a run folder that holds an encoder; None for encoders from elsewhere, or if it is no longer whole."""
-    if not (folder / "record.json").is_file():
-        return None
     try:
         record = read_record(folder)
     except DamagedFileError:
@@ -95,10 +90,8 @@ def _pretraining_record(folder: Path) -> RunRecord | None:
 def load_classifier(folder: Path, num_labels: int, is_random: bool = False) -> PreTrainedModel:
     """The encoder under a new classification (or, with one output, regression) head, drawn from torch's generator.
 
-    With `is_random` the encoder's weights are drawn too, as its configuration says.
-
-    Raises:
-        CheckpointError: see `open_encoder`.
+    With `is_random` the encoder's weights are drawn too, as its configuration says. A CheckpointError as in
+    `open_encoder` says what is wrong with the files.
     """
     auto: Any = AutoModelForSequenceClassification
     return load_pretrained(auto, folder, "for classification", is_random, num_labels=num_labels)
@@ -117,6 +110,5 @@ def max_positions(model: PreTrainedModel) -> int | None:
     """
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
-            offset = 0 if module.padding_idx is None else module.padding_idx + 1
-            return module.num_embeddings - offset
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
     return model.config.max_position_embeddings if getattr(model.config, "rope_parameters", None) else None

@@ -28,12 +28,12 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float, scale: float
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, p: float, scale: float
     ) -> Tensor:
         q, k, v = (x.reshape(-1, *x.shape[2:]) for x in (query, key, value))
         weights = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale)
-        if visible is not None:
-            weights.unflatten(0, query.shape[:2]).masked_fill_(~visible, -torch.inf)
+        if key_mask is not None:
+            weights.unflatten(0, query.shape[:2]).masked_fill_(~key_mask, -torch.inf)
         weights = weights.softmax(-1)
         mask = keep_mask(weights.shape, p) if p else None
         dropped = weights if mask is None else mask.to(q.dtype).mul_(weights)
@@ -90,7 +90,7 @@ def attend(
 
 
 def masks_by_position(
-    positions: Tensor, visible: Tensor | None, window: int, n: int, additive: torch.dtype | None = None
+    positions: Tensor, key_mask: Tensor | None, window: int, n: int, additive: torch.dtype | None = None
 ) -> dict[str, Tensor | None]:
     """Attention masks of ModernBERT's global and local layers for tokens at any positions.
 
@@ -99,7 +99,7 @@ def masks_by_position(
 
     Args:
         positions: (batch or 1, k), below n.
-        visible: (batch, k), True where a token may be seen; None: everywhere.
+        key_mask: (batch, k), True where a token may be seen; None: everywhere.
         window: how far a local layer sees, in positions to each side.
         n: tokens of the whole sequence; up to `window + 1` local layers are global.
         additive: None: masks are bool, True where a key is seen; else of this type, to be added to the scores.
@@ -107,7 +107,7 @@ def masks_by_position(
     Returns:
         Kind of layer -> mask, broadcast to (batch, heads, k, k), or None where all is seen.
     """
-    seen = None if visible is None else never_empty(visible.bool())[:, None, None]
+    seen = None if key_mask is None else never_empty(key_mask.bool())[:, None, None]
     local = seen
     if n > window + 1:
         local = ((positions[:, :, None] - positions[:, None, :]).abs() <= window)[:, None]
@@ -121,9 +121,9 @@ def masks_by_position(
     return {kind: None if mask is None else nothing.where(mask, lowest) for kind, mask in masks.items()}
 
 
-def never_empty(visible: Tensor) -> Tensor:
+def never_empty(key_mask: Tensor) -> Tensor:
     """(batch, n) bool; a row without any attention key would give NaN and is never used, so let it see all."""
-    return visible | ~visible.any(1, keepdim=True)
+    return key_mask | ~key_mask.any(1, keepdim=True)
 
 
 AttentionInterface.register(BYTE_DROPOUT, attend)

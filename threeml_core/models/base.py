@@ -134,18 +134,18 @@ class MaskedLanguageModel(PreTrainedModel):
         ids, positions = self.kept_tokens(batch)
         return self.encode(ids, positions, batch.input_ids.shape[1]).last_hidden_state
 
-    def encode(self, ids: Tensor, positions: Tensor, n: int, visible: Tensor | None = None, **others: Any) -> Any:
+    def encode(self, ids: Tensor, positions: Tensor, n: int, key_mask: Tensor | None = None, **others: Any) -> Any:
         """The encoder's own `forward` for tokens (batch, k) at any position ids (batch or 1, k) of sequences of n.
 
-        `visible` (batch, k) tells which of them may be attended to; None: all. See `masks_by_position`.
+        `key_mask` (batch, k) tells which of them may be attended to; None: all. See `masks_by_position`.
         """
-        masks: Any = visible
+        masks: Any = key_mask
         if self.config.is_modern:
             config, kind = self.encoder.config, self.encoder.config._attn_implementation
             if kind not in (BYTE_DROPOUT, "sdpa", "eager"):
                 raise ValueError(f"attn_implementation={kind!r} has windows by index alone: take sdpa or eager")
             additive = self.word_embedding.dtype if kind == "eager" else None
-            masks = masks_by_position(positions, visible, config.sliding_window, n, additive)
+            masks = masks_by_position(positions, key_mask, config.sliding_window, n, additive)
         return self.encoder(ids, attention_mask=masks, position_ids=positions, **others)
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:

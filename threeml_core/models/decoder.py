@@ -51,11 +51,11 @@ class Attention(nn.Module):
         self,
         queries: Tensor,
         keys: Tensor,
-        visible: Tensor | None = None,
+        key_mask: Tensor | None = None,
         query_positions: Tensor | None = None,
         key_positions: Tensor | None = None,
     ) -> Tensor:
-        """(batch, n_q, d) attend to (batch, n_k, d), of which `visible` (batch, n_k) bool are seen; None: all.
+        """(batch, n_q, d) attend to (batch, n_k, d), of which `key_mask` (batch, n_k) bool are seen; None: all.
 
         Positions are (batch or 1, n_q) and (batch or 1, n_k), for RoPE alone; None: 0 to n - 1.
         """
@@ -70,7 +70,7 @@ class Attention(nn.Module):
         if self.rope_theta is not None:
             query = rotate(query, query_positions, self.rope_theta)
             key = rotate(key, key_positions, self.rope_theta)
-        mask = None if visible is None else visible[:, None, None]
+        mask = None if key_mask is None else key_mask[:, None, None]
         context, _ = attend(self, query, key, value, mask, self.dropout if self.training else 0.0)
         return self.out_proj(context.flatten(2))
 
@@ -106,8 +106,8 @@ class DecoderLayer(GradientCheckpointingLayer):
         hidden: Tensor,
         memory: Tensor | None = None,
         at: Tensor | None = None,
-        visible: Tensor | None = None,
-        visible_memory: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
         positions: Tensor | None = None,
         memory_positions: Tensor | None = None,
     ) -> Tensor:
@@ -117,19 +117,19 @@ class DecoderLayer(GradientCheckpointingLayer):
             hidden: states of the layer before.
             memory: (batch, n_en, d_de), what 3ML_cross attends to.
             at: (batch, k); keys and values are made of all positions, the rest at these alone. None: everything at all.
-            visible: (batch, n) bool, True where a position may be attended to; None: everywhere.
-            visible_memory: (batch, n_en) bool, the same for the memory.
+            key_mask: (batch, n) bool, True where a position may be attended to; None: everywhere.
+            memory_mask: (batch, n_en) bool, the same for the memory.
             positions: (batch or 1, n), for RoPE alone; None: 0 to n - 1.
             memory_positions: (batch or 1, n_en), the same for the memory.
         """
         keys = self._before(self.norm1, hidden)
         queries, hidden = (keys, hidden) if at is None else (take(keys, at), take(hidden, at))
         asking = positions if at is None else at if positions is None else positions.expand(len(at), -1).gather(1, at)
-        context = self.self_attn(queries, keys, visible, asking, positions)
+        context = self.self_attn(queries, keys, key_mask, asking, positions)
         hidden = self._after(self.norm1, self.dropout(context, hidden))
         if self.multihead_attn is not None:
             queries = self._before(self.norm2, hidden)
-            context = self.multihead_attn(queries, memory, visible_memory, asking, memory_positions)
+            context = self.multihead_attn(queries, memory, memory_mask, asking, memory_positions)
             hidden = self._after(self.norm2, self.dropout(context, hidden))
         norm = self.norm2 if self.norm3 is None else self.norm3
         return self._after(norm, self.dropout(self._feed_forward(self._before(norm, hidden)), hidden))

@@ -84,8 +84,8 @@ class ThreeMLCrossForMaskedLM(ThreeMLModel):
         states = self.decode(
             queries,
             memory,
-            visible=never_empty(masked),
-            visible_memory=never_empty(kept),
+            key_mask=never_empty(masked),
+            memory_mask=never_empty(kept),
             positions=positions,
             memory_positions=positions,
         )

@@ -57,5 +57,5 @@ class ThreeMLSelfForMaskedLM(ThreeMLModel):
         """As `at_corrupted`, at all n positions: the ordinary `forward`, for rows with any number of [MASK]s."""
         hidden = torch.where(masked[..., None], self.mask_embedding, self.projection(encoded))
         hidden = self.with_positions(hidden, positions)
-        states = self.decode(hidden, visible=never_empty(kept | masked), positions=positions)
+        states = self.decode(hidden, key_mask=never_empty(kept | masked), positions=positions)
         return self.head(states[-1]), states

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from threeml_core.parameters.masking import rate_label
 from threeml_core.reporting.style import INK, legend_below, look_of, note_not_run, show_ten_points
 from threeml_core.statistics.intervals import Interval, mean_interval, ratio_interval
 from threeml_core.study.results import Result, averages
@@ -29,7 +30,7 @@ def draw_means(
 def label_rate(axis: Any, result: Result, x: float, y: float, side: tuple[int, int] = ABOVE) -> None:
     """Write the mask rate beside a point."""
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": INK}
-    axis.annotate(f"{result.run.config.mask_rate:.0%}", (x, y), side, textcoords="offset points", **look)
+    axis.annotate(rate_label(result.run.config.parameters()), (x, y), side, textcoords="offset points", **look)
 
 
 _PANELS: tuple[tuple[str, Callable[[Result], list[float]], Callable[[Sequence[float]], Interval]], ...] = (

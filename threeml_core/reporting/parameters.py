@@ -17,7 +17,7 @@ def parameter_table(config: StudyConfig, stage: str = "pretrain") -> Table:
 
     Beside it stands where its value is from: given, the preset, a default, `init_encoder`'s checkpoint, or derived.
     """
-    pretraining = known.deciding_parameters(config)
+    pretraining = tuple(known.deciding_parameters(config))
     names = {
         "pretrain": (*known.DATA_PARAMETERS, *pretraining),
         "finetune": (*known.FINETUNE_PARAMETERS, *_SHARED),

@@ -40,6 +40,11 @@ def model_card(
   the positions behind {length} were never pre-trained: longer texts need fine-tuning at their length, or else cut at
   {length} (`tokenizer.model_max_length`, sentence-transformers' `max_seq_length`)"""
     )
+    schedule = config.mask_rate_schedule
+    end = "" if schedule == "constant" else f" to {config.mask_rate_end:g} ({schedule})"
+    rates = f"{config.learning_rate:g}"
+    if config.optimizer == "muon":
+        rates = f"{config.muon_learning_rate:g} of Muon (matrices of the layers) and {rates} of AdamW (all else)"
     return f"""---
 library_name: transformers
 tags: [masked-language-modeling, {config.encoder}, 3ml]
@@ -49,7 +54,7 @@ tags: [masked-language-modeling, {config.encoder}, 3ml]
 An ordinary encoder of {name_of_kind}: {config.num_hidden_layers} layers, width {config.hidden_size},
 {count_parameters(encoder):,} parameters, of transformers' class `{type(encoder).__name__}`
 (model type `{encoder.config.model_type}`), pre-trained as {kind[config.architecture]} with
-mask_rate {config.mask_rate:g} and split {config.mask_split}; the decoder was removed.
+mask_rate {config.mask_rate:g}{end} and split {config.mask_split}; the decoder was removed.
 {f"Executed: mask rate {executed} per sequence." if executed else ""}
 
 * start: {config.init_encoder or "random weights"}
@@ -57,7 +62,7 @@ mask_rate {config.mask_rate:g} and split {config.mask_split}; the decoder was re
 * tokenizer: {data.meta["tokenizer"]}, {data.vocab_size:,} tokens
 * length: pre-trained on sequences of {length} tokens; there is room for {room}, at which the tokenizer cuts{longer}
 * {pooler}, so take `last_hidden_state`, not `pooler_output`
-* {config.max_steps:,} steps of {config.batch_size} sequences, peak learning rate {config.learning_rate:g},
+* {config.max_steps:,} steps of {config.batch_size} sequences, peak learning rate {rates},
   seed {config.seed}
 * validation perplexity {metrics["eval_perplexity"]:.2f} over all corrupted tokens, at [MASK]s
   {metrics["eval_perplexity_masked"]:.2f} (token frequencies alone: {metrics["unigram_perplexity_masked"]:.2f})

@@ -72,10 +72,10 @@ def test_padding_is_torchs(layer_norm: str) -> None:
     visible, visible_memory = torch.ones(3, N, dtype=torch.bool), torch.ones(3, N_EN, dtype=torch.bool)
     visible[0, 20:], visible[1, :5], visible_memory[2, 4:] = False, False, False
     stock, ours = pair("self", layer_norm)
-    assert_same(stock, ours, stock(hidden, src_key_padding_mask=~visible), ours(hidden, visible=visible), hidden)
+    assert_same(stock, ours, stock(hidden, src_key_padding_mask=~visible), ours(hidden, key_mask=visible), hidden)
     stock, ours = pair("cross", layer_norm)
     expected = stock(hidden, memory, tgt_key_padding_mask=~visible, memory_key_padding_mask=~visible_memory)
-    found = ours(hidden, memory, visible=visible, visible_memory=visible_memory)
+    found = ours(hidden, memory, key_mask=visible, memory_mask=visible_memory)
     assert_same(stock, ours, expected, found, hidden, memory)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 
 from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.data.sequences import widen
+from threeml_core.parameters.masking import corruption_counts
 from threeml_core.training.batches import Batches
-from threeml_core.training.trainer import count_of
+from threeml_core.training.checkpoint import SavedStates, load_training_state
+from threeml_core.training.trainer import Trainer, count_of
 
 CPU = torch.device("cpu")
 
@@ -35,3 +41,43 @@ def test_batches_read_ahead_are_the_same(small: dict) -> None:
     for step in (0, 1, 2, 4, 5, 3):
         assert torch.equal(plain[step].input_ids, ahead[step].input_ids)
     assert not [step for step in ahead._reading if step >= 6]
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine", "steps"])
+def test_the_rate_of_a_step_follows_from_the_step(kind: str, small: dict) -> None:
+    """From `mask_rate` to `mask_rate_end` by levels; what is corrupted has the counts of the step's own level."""
+    given = {"max_steps": 60, "mask_rate": 0.5, "mask_rate_end": 0.15, "mask_rate_levels": 5}
+    config = make_config({**small, **given, "mask_rate_schedule": kind})
+    batches = Batches(config, prepare_data(config), CPU)
+    rates = [batches.mask_rate(step) for step in range(60)]
+    allowed = [0.5, 0.4125, 0.325, 0.2375, 0.15]
+    for step, rate in enumerate(rates):
+        t = (step + 0.5) / 60
+        wanted = {"steps": t * 5 - 0.5, "linear": 4 * t, "cosine": 2 - 2 * math.cos(math.pi * t)}[kind]
+        assert abs(allowed.index(rate) - wanted) <= 0.5 + 1e-9
+    assert rates == sorted(rates, reverse=True) and {rates[0], rates[-1]} == {0.5, 0.15}
+    assert batches.mask_rate(99) == 0.15
+    for step in (0, 30, 59):
+        counts = corruption_counts(config.sequence_length, rates[step], config.mask_split)
+        found = batches[step]
+        assert (found.mask_idx.shape[1], count_of(found)) == (counts.masked, int(8 * counts.total))
+    assert [of.mask_idx.shape[1] for of in (batches[59], batches[0])] == [4, 13], "in any order"
+
+
+def test_resume_across_a_level(small: dict, tmp_path: Path) -> None:
+    """Interrupted before the rate changes, a run ends with the weights of one that was left alone."""
+    given = {"max_steps": 6, "mask_rate": 0.5, "mask_rate_end": 0.15, "mask_rate_levels": 2}
+    config = make_config({**small, **given, "mask_rate_schedule": "steps"})
+    data = prepare_data(config)
+    whole, first, second = (Trainer(config, data, CPU) for _ in range(3))
+    for _ in range(6):
+        whole.update()
+    for _ in range(2):
+        first.update()
+    states = SavedStates(tmp_path, 1)
+    states.save(first.model, first.optimizer, first.state)
+    second.state = load_training_state(states.files()[0], second.model, second.optimizer)
+    for _ in range(4):
+        second.update()
+    for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)

@@ -23,10 +23,12 @@ def cosine(a: torch.Tensor, b: torch.Tensor) -> float:
     return F.cosine_similarity(a.flatten().double(), b.flatten().double(), 0).item()
 
 
+@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_gradients_are_those_of_float32(architecture: str, small: dict) -> None:
+def test_gradients_are_those_of_float32(architecture: str, encoder: str, small: dict) -> None:
     """Of every parameter, also summed over micro-batches; the model itself, which is saved, stays float32."""
-    config = make_config({**small, "architecture": architecture, "learning_rate": 1e-12})
+    given = {"architecture": architecture, "encoder": encoder, "local_attention": 8, "learning_rate": 1e-12}
+    config = make_config({**small, **given})
     data = prepare_data(config)
     exact = Trainer(config, data, CPU)
     trainers = [Trainer(config.replace(bf16=True, micro_batch_size=size), data, CPU) for size in (8, 2)]

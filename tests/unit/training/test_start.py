@@ -161,7 +161,7 @@ def test_run_and_export(given: dict, encoders: dict[str, Path], tmp_path: Path) 
         assert again.hidden_size == config.hidden_size, "and it can be gone on from again"
 
 
-@pytest.mark.parametrize("options", [{}, {"bf16": True}, {"max_grad_norm": 1.0}], ids=["float32", "bf16", "clipped"])
+@pytest.mark.parametrize("options", [{}, {"bf16": True}, {"optimizer": "muon", "max_grad_norm": 1.0}], ids=str)
 def test_warm_up_of_the_decoder(options: dict, given: dict, encoders: dict[str, Path], tmp_path: Path) -> None:
     """The encoder stays to the last bit, whatever decays; a state saved before its end goes on exactly."""
     config = start(given, encoders["post"], decoder_warmup_steps=3, max_steps=6, weight_decay=0.1, **options)
@@ -185,7 +185,7 @@ def test_warm_up_of_the_decoder(options: dict, given: dict, encoders: dict[str, 
 
 
 def test_weights_of_a_masked_language_model(given: dict, encoders: dict[str, Path], tmp_path: Path) -> None:
-    """In half precision, with a head of its own and rows behind the tokenizer's: the encoder in float32, a fresh head."""
+    """In half precision, with a head and with rows behind the tokenizer's: the encoder in float32, a fresh head."""
     tokenizer = AutoTokenizer.from_pretrained(encoders["pre"])
     about = AutoModel.from_pretrained(encoders["pre"]).config
     about.vocab_size += 9
