@@ -36,7 +36,7 @@ class ModelParameters:
     )
     init_encoder: str | None = parameter(
         None,
-        "folder or hub name of a RoBERTa (post-LN, pre-LN) or ModernBERT to go on from, with its sizes and tokenizer",
+        "folder or hub name of a RoBERTa or ModernBERT to go on from",
         none="from scratch",
         later=True,
     )
