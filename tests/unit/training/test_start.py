@@ -7,6 +7,7 @@ import pickle
 import shutil
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -257,3 +258,19 @@ def test_prepared_text_of_another_tokenizer(given: dict, small: dict, encoders: 
         prepare_data(start({**given, "corpus": str(folder)}, encoders["pre"]))
     own = prepare_data(start(given, encoders["pre"]))
     assert prepare_data(start({**given, "corpus": str(own.folder)}, encoders["pre"])).data_id == own.data_id
+
+
+def test_a_hub_name(given: dict, encoders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To know its sizes no more than config.json is fetched, once; the weights come when a run starts."""
+    asked = []
+
+    def snapshot(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, "*.safetensors" in allow_patterns))
+        return str(encoders["modern"])
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    config = make_config({**given, "init_encoder": "some/modernbert"}).replace(seed=3)
+    assert (config.encoder, config.tokenizer, config.hidden_size) == ("modernbert", "some/modernbert", 32)
+    assert asked == [("some/modernbert", False)]
+    same = start_identity(start(given, encoders["modern"]))
+    assert start_identity(config) == same and asked[1:] == [("some/modernbert", True)]
