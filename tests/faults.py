@@ -279,6 +279,18 @@ def unfinished_and_damaged(run: Path) -> None:
     (run / "metrics.jsonl").write_text("{\n{}\n")
 
 
+def start(change: Callable[[Path], object], **given: object) -> Prepare:
+    """The same as what a pre-training goes on from."""
+
+    def prepare(folder: Path) -> Parameters:
+        values = encoder(change)(folder)
+        path = Path(str(values["checkpoint"]))
+        vocabulary = json.loads((run_of(folder) / "encoder" / "config.json").read_text())["vocab_size"]
+        return {"init_encoder": path, "vocab_size": vocabulary, **given}
+
+    return prepare
+
+
 def pickled(encoder: Path) -> None:
     """Weights as PyTorch's pickle, which can run code when it is loaded."""
     (encoder / "model.safetensors").rename(encoder / "pytorch_model.bin")
@@ -923,6 +935,67 @@ BAD_INPUTS = [
     ),
     BadInput(
         "too-long", "longer texts than the encoder takes", {"max_length": 64}, "takes at most 32 tokens", "finetune"
+    ),
+    # a checkpoint to go on from
+    BadInput(
+        "start-kind",
+        "a BERT to go on from",
+        start(lambda copy: edit_json(copy / "config.json", model_type="bert")),
+        "a checkpoint of the kind 'bert'; expected one of roberta",
+    ),
+    BadInput(
+        "start-model",
+        "the pre-training model to go on from, instead of its encoder",
+        lambda folder: {"init_encoder": run_of(folder) / "model"},
+        "a checkpoint of the kind 'threeml_self'; expected one of",
+    ),
+    BadInput(
+        "start-size",
+        "a checkpoint to go on from, and a width that is not its own",
+        start(lambda copy: None, hidden_size=64),
+        "has 32; leave hidden_size out",
+    ),
+    BadInput(
+        "start-positions",
+        "longer sequences than a checkpoint to go on from has positions for",
+        start(lambda copy: None, sequence_length=64),
+        "has positions for 32 tokens; take shorter sequences",
+    ),
+    BadInput(
+        "start-tokenizer",
+        "a checkpoint to go on from without a tokenizer",
+        start(lambda copy: (copy / "tokenizer.json").unlink()),
+        "no tokenizer in it",
+    ),
+    BadInput(
+        "start-mask",
+        "a checkpoint to go on from whose tokenizer has no mask token",
+        start(lambda copy: edit_json(copy / "tokenizer_config.json", mask_token=None)),
+        "has no mask_token",
+    ),
+    BadInput(
+        "start-vocabulary",
+        "a checkpoint to go on from with a tokenizer of other tokens",
+        start(lambda copy: edit_json(copy / "config.json", vocab_size=200), vocab_size=200),
+        "does not fit its weights",
+    ),
+    BadInput(
+        "start-weights",
+        "a checkpoint to go on from without weights",
+        start(lambda copy: (copy / "model.safetensors").unlink()),
+        "no weights in it; expected safetensors files",
+    ),
+    BadInput(
+        "start-shapes",
+        "a checkpoint to go on from with weights of another width",
+        start(lambda copy: edit_json(copy / "config.json", intermediate_size=96)),
+        "its weights have other shapes than its config.json",
+    ),
+    BadInput(
+        "start-warmup",
+        "a warm-up of the decoder alone without a checkpoint",
+        {"decoder_warmup_steps": 1},
+        "a fresh encoder has to learn; give init_encoder, or 0",
     ),
     # downstream tasks
     BadInput("task", "a misspelt task", {"tasks": "colla"}, "unknown task 'colla': did you mean 'cola'?", "finetune"),

@@ -1,8 +1,9 @@
 """The parameters of a study: one flat, typed list made of sections; presets; checks. No torch here.
 
-Every value has one of four sources, kept in `StudyConfig.sources`: `given` (papermill `-p`/`-f`, a command
-line, a notebook cell), `preset <name>`, `default`, or `derived` (computed from another value because it was
-left open). Standard library and PyYAML only, so a GPU host with no more than torch and transformers can use it.
+Every value has one of five sources, kept in `StudyConfig.sources`: `given` (papermill `-p`/`-f`, a command
+line, a notebook cell), `preset <name>`, `default`, `checkpoint` (as `init_encoder` has it), or `derived` (computed
+from another value because it was left open). Standard library and PyYAML only (a hub name as `init_encoder` takes
+huggingface_hub too), so a GPU host with no more than torch and transformers can use it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from threeml_core.parameters.model import MODERN, ModelParameters, default_ffn_w
 from threeml_core.parameters.parameter import LARGEST, RENAMED, check
 from threeml_core.parameters.report import PlanParameters, ReportParameters
 from threeml_core.parameters.runs import RunsParameters
+from threeml_core.parameters.start import parameters_of_start
 from threeml_core.parameters.study import StudyParameters
 from threeml_core.parameters.training import TrainingParameters
 
@@ -70,6 +72,8 @@ class StudyConfig(
     def __post_init__(self) -> None:
         """Fill values left open, then check ranges and combinations."""
         sources = {**dict.fromkeys(PARAMETERS, "default"), **self.sources}
+        if self.init_encoder is not None:
+            self._follow_start(sources)
         for name, field in PARAMETERS.items():
             check(name, getattr(self, name), field)
         head_size = max(1, self.hidden_size // self.num_attention_heads)
@@ -92,6 +96,17 @@ class StudyConfig(
         object.__setattr__(self, "sources", types.MappingProxyType(sources | dict.fromkeys(derived, "derived")))
         for problem in _problems(self):
             raise ParameterError(problem)
+
+    def _follow_start(self, sources: dict[str, str]) -> None:
+        """Take from `init_encoder` what follows from it, and refuse what is given and different."""
+        start = str(self.init_encoder)
+        for name, value in parameters_of_start(start).items():
+            value, own = _coerce(name, value, f" in the config.json of {start}"), getattr(self, name)
+            if sources[name] == "given" and own not in (None, value):
+                raise ParameterError(f"{name}={own!r}: init_encoder={start} has {value!r}; leave {name} out")
+            object.__setattr__(self, name, value)
+            if own is None or sources[name] != "given":
+                sources[name] = "checkpoint"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by value, so that a job can be sent to another process."""
@@ -183,8 +198,15 @@ def _problems(c: StudyConfig) -> Iterator[str]:
         yield f"benchmark_parts={c.benchmark_parts!r}: expected speed in it, as {sessions}"
     assert c.max_position_embeddings is not None and c.micro_batch_size is not None
     n = c.sequence_length
+    if c.max_position_embeddings < n + 2 and c.init_encoder is not None:
+        room = f"{c.init_encoder} has positions for {c.max_position_embeddings - 2} tokens"
+        yield f"sequence_length={n}: init_encoder={room}; take shorter sequences"
     if c.max_position_embeddings < n + 2:
         yield f"max_position_embeddings={c.max_position_embeddings}: expected at least sequence_length + 2 = {n + 2}"
+    if c.decoder_warmup_steps and c.init_encoder is None:
+        yield f"decoder_warmup_steps={c.decoder_warmup_steps}: a fresh encoder has to learn; give init_encoder, or 0"
+    if c.decoder_warmup_steps >= c.max_steps:
+        yield f"decoder_warmup_steps={c.decoder_warmup_steps}: expected fewer than max_steps={c.max_steps}"
     for stack in ("", "decoder_"):
         width, heads = f"{stack}hidden_size", f"{stack}num_attention_heads"
         d, h = getattr(c, width), getattr(c, heads)
@@ -367,8 +389,8 @@ def load_preset(name: str) -> dict[str, Any]:
 def make_config(given: Mapping[str, Any]) -> StudyConfig:
     """Preset values overlaid with `given`, where None means "not given"; a given corpus brings its own validation text.
 
-    A preset's post-LN is not for 3ML_cross or ModernBERT, which get pre-LN, with `-f params/x.yaml` as with
-    `-p preset x`; given by itself, `layer_norm` is obeyed, or refused.
+    A preset's post-LN is not for 3ML_cross or ModernBERT, which get pre-LN, and its sizes are not for `init_encoder`,
+    with `-f params/x.yaml` as with `-p preset x`; given by itself, such a value is obeyed, or refused.
 
     Raises:
         ParameterError: unknown name (with the nearest known one), wrong type, out of range.
@@ -381,14 +403,15 @@ def make_config(given: Mapping[str, Any]) -> StudyConfig:
     if "corpus" in given:
         values.pop("validation_corpus", None)  # it belongs to the preset's own text
     is_file = values.keys() <= given.keys()  # -f params/<preset>.yaml gives all that the preset does
-    own = {"layer_norm"} if is_file and given.get("layer_norm") == values.get("layer_norm") else set()
+    yields = values if "init_encoder" in given else ("layer_norm",)
+    own = {name for name in yields if is_file and given.get(name) == values.get(name)}
     sources = dict.fromkeys(values, f"preset {preset}") | {name: "given" for name in given if name not in own}
     return StudyConfig(**{**values, **given, "preset": preset}, sources=sources)
 
 
 def given_parameters(config: StudyConfig) -> dict[str, Any]:
     """What `make_config` has to be given in another process for the same values from the same sources."""
-    deciding = ("corpus", "architecture", "encoder")  # whether and how others follow from the preset
+    deciding = ("corpus", "architecture", "encoder", "init_encoder")  # whether and how others follow from the preset
     given = {"preset": config.preset} | {n: getattr(config, n) for n in deciding if config.sources[n] == "given"}
     others = make_config(given)
     for name, value in config.parameters().items():
@@ -492,14 +515,14 @@ def parse_arguments(description: str, arguments: list[str] | None = None, stage:
 
 
 def variant(config: StudyConfig, **changes: Any) -> StudyConfig:
-    """`config` with other values; 3ML_cross always with pre-LN (section 3.3: post-LN does not work).
+    """`config` with other values; 3ML_cross with pre-LN (section 3.3: post-LN does not work), or as `init_encoder`.
 
     A decoder of another width has heads as wide as the encoder's. A schedule of the mask rate goes with the rate of
     `config`: at another one the rate is constant.
     """
     if changes.get("mask_rate", config.mask_rate) != config.mask_rate:
         changes = {"mask_rate_schedule": "constant", **changes}
-    if changes.get("architecture", config.architecture) == "cross":
+    if changes.get("architecture", config.architecture) == "cross" and config.init_encoder is None:
         changes = {"layer_norm": "pre", **changes}
     if "decoder_hidden_size" in changes:
         changes = {"decoder_num_attention_heads": None, **changes}

@@ -20,7 +20,6 @@ from typing import IO, Any, TypeVar
 from threeml_core.config import StudyConfig
 from threeml_core.data.bundled import bundled_articles, bundled_file
 from threeml_core.data.folders import COMPRESSED, FORMATS, find_texts, format_of
-from threeml_core.data.hub import hub_or_cache, hub_reason
 from threeml_core.foundation.errors import CorpusError
 from threeml_core.foundation.files import (
     exclusive,
@@ -31,6 +30,7 @@ from threeml_core.foundation.files import (
     utf16_of,
     write_json,
 )
+from threeml_core.foundation.hub import hub_or_cache, hub_reason
 
 T = TypeVar("T")
 

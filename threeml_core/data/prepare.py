@@ -280,7 +280,8 @@ def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path,
     }
     for name in (*made_with, "validation_fraction", "document_separator", "text_column", "tokenizer_megabytes"):
         value, values = getattr(config, name), made_with.get(name) or (identity.get(name),)
-        if config.sources[name] != "given" or value in values or name in accepted:
+        asked = config.sources[name] == "given" or name == "tokenizer" and config.init_encoder
+        if not asked or value in values or name in accepted:
             continue
         # the same thing may have two names
         if name == "tokenizer" and "train" not in (value, *values) and _tokenizer_identity(value) == identity.get(name):

@@ -13,8 +13,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from threeml_core.data.hub import hub_or_cache, hub_reason
 from threeml_core.foundation.errors import CorpusError
+from threeml_core.foundation.files import find_path
+from threeml_core.foundation.hub import hub_or_cache, hub_reason
 
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 """RoBERTa's, with its ids for the first four; a trained vocabulary has <mask> at 4."""
@@ -77,9 +78,10 @@ def quiet_transformers() -> Iterator[None]:
 
 def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerFast:
     """A Hugging Face tokenizer by name or folder; a `CorpusError` if it is not there, not fast, or lacks a token."""
-    with quiet_transformers(), hub_or_cache(name_or_folder) as offline:
+    place = folder if (folder := find_path(name_or_folder)).is_dir() else name_or_folder
+    with quiet_transformers(), hub_or_cache(place) as offline:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder), trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(str(place), trust_remote_code=False)
         except Exception as error:  # transformers' and the hub's errors have no common base
             raise CorpusError(
                 f"tokenizer {name_or_folder}: cannot be loaded ({hub_reason(error, offline)}); expected 'train', a "

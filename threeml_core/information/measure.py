@@ -25,6 +25,7 @@ import threeml_core.models  # noqa: F401  (registers the three models)
 from threeml_core.config import INFORMATION_PARAMETERS, PARAMETERS, StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.data.tokenizer import quiet_transformers
+from threeml_core.foundation.checkpoints import refuse_foreign_files
 from threeml_core.foundation.errors import CheckpointError, DamagedFileError, ParameterError
 from threeml_core.foundation.files import exclusive, find_path, fingerprint, project_path, refuse_locked, write_json
 from threeml_core.foundation.log import Log, print_line
@@ -43,7 +44,6 @@ from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_all
-from threeml_core.training.checkpoint import refuse_foreign_files
 from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory
 from threeml_core.training.loop import pretrain
 from threeml_core.training.precision import use_bf16

@@ -12,7 +12,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig
 
 from threeml_core.config import StudyConfig
-from threeml_core.foundation.errors import ParameterError
+from threeml_core.foundation.checkpoints import find_checkpoint, refuse_foreign_files
+from threeml_core.foundation.errors import CheckpointError, ParameterError
 from threeml_core.models.base import MaskedLanguageModel, ThreeMLModel
 from threeml_core.models.decoder import Attention
 from threeml_core.parameters.architectures import ARCHITECTURES
@@ -35,6 +36,8 @@ _ROBERTA_TYPES = {"post": "roberta", "pre": "roberta-prelayernorm"}
 
 def _encoder_of(config: StudyConfig, **ids: Any) -> PreTrainedConfig:
     """The encoder that the study's parameters describe, as transformers configures it; `ids` of the vocabulary."""
+    if config.init_encoder is not None:
+        return _start_of(config, config.init_encoder)
     same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "initializer_range")
     shared = {**{name: getattr(config, name) for name in same}, **ids}
     rows = cast(int, config.max_position_embeddings)
@@ -47,19 +50,39 @@ def _encoder_of(config: StudyConfig, **ids: Any) -> PreTrainedConfig:
             cls_token_id=ids["bos_token_id"],
             sep_token_id=ids["eos_token_id"],
             max_position_embeddings=rows - 2,
-            embedding_dropout=config.hidden_dropout_prob,
-            mlp_dropout=config.hidden_dropout_prob,
-            attention_dropout=config.attention_probs_dropout_prob,
+            **_dropout_of(config),
         )
     return AutoConfig.for_model(
         _ROBERTA_TYPES[config.layer_norm],
         **shared,
         max_position_embeddings=rows + max(0, ids["pad_token_id"] - 1),
-        hidden_dropout_prob=config.hidden_dropout_prob,
-        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        **_dropout_of(config),
         layer_norm_eps=1e-5,
         type_vocab_size=1,
     )
+
+
+def _dropout_of(config: StudyConfig) -> dict[str, float]:
+    """The study's dropout, as the encoder's kind calls it."""
+    hidden, attention = config.hidden_dropout_prob, config.attention_probs_dropout_prob
+    if config.encoder == MODERN:
+        return {"embedding_dropout": hidden, "mlp_dropout": hidden, "attention_dropout": attention}
+    return {"hidden_dropout_prob": hidden, "attention_probs_dropout_prob": attention}
+
+
+def _start_of(config: StudyConfig, source: str) -> PreTrainedConfig:
+    """The encoder of a checkpoint as it is, but in float32, with the dropout and `initializer_range` of the study."""
+    folder, _ = find_checkpoint(source, ("config.json",))
+    refuse_foreign_files(folder)
+    try:
+        encoder = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # transformers' errors have no common base
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CheckpointError(f"checkpoint {source}: its config.json cannot be read ({reason})") from None
+    for name, value in _dropout_of(config).items():
+        setattr(encoder, name, value)
+    encoder.initializer_range, encoder.dtype = config.initializer_range, torch.float32
+    return encoder
 
 
 def build_model(
@@ -73,19 +96,22 @@ def build_model(
     """A freshly initialised model as the study's parameters describe it, for a tokenizer's ids; seed torch before.
 
     RoBERTa's positions start one above the padding's id. The ordinary `forward` of the 3ML models needs the [MASK]'s.
+    With `init_encoder` the encoder is of that class, size and vocabulary; `training/start.py` brings its weights.
+    3ML_cross has a pre-LN decoder then, whatever the encoder is.
 
     Raises:
+        CheckpointError: the configuration of `init_encoder` cannot be read.
         ParameterError: no memory for so large a model.
     """
     ids = {"pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
     encoder = _encoder_of(config, vocab_size=vocab_size, **ids)
-    model_type = model_class(config.architecture)
+    entry, model_type = ARCHITECTURES[config.architecture], model_class(config.architecture)
     whole = model_type.config_class(
         encoder=encoder,
         decoder_num_hidden_layers=config.decoder_num_hidden_layers,
         decoder_hidden_size=config.decoder_hidden_size,
         decoder_num_attention_heads=config.decoder_num_attention_heads,
-        decoder_norm_first=config.layer_norm == "pre",
+        decoder_norm_first=config.layer_norm == "pre" or config.init_encoder is not None and entry.pre_layer_norm_only,
         visible_head=config.visible_head,
         mask_token_id=mask_token_id,
     )

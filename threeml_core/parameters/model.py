@@ -34,6 +34,12 @@ class ModelParameters:
         one_of(("roberta", MODERN)),
         later=True,
     )
+    init_encoder: str | None = parameter(
+        None,
+        "folder or hub name of a RoBERTa or ModernBERT to go on from",
+        none="from scratch",
+        later=True,
+    )
     layer_norm: str = parameter("pre", "where LayerNorm stands", one_of(("pre", "post")))
     num_hidden_layers: int = parameter(24, "l_en: encoder layers", COUNT)
     hidden_size: int = parameter(1024, "d_en: encoder width", COUNT)

@@ -42,6 +42,9 @@ class TrainingParameters:
         when=_MUON,
     )
     warmup_ratio: float = parameter(0.06, "share of max_steps with a rising learning rate; then linear to zero", SHARE)
+    decoder_warmup_steps: int = parameter(
+        0, "with init_encoder: first steps in which its encoder stays and all else learns", NOT_NEGATIVE, later=True
+    )
     weight_decay: float = parameter(0.01, "decay, of both optimizers; biases and LayerNorm are left out", NOT_NEGATIVE)
     adam_beta1: float = parameter(0.9, "AdamW beta 1, of pre-training and fine-tuning", SHARE, also="finetune")
     adam_beta2: float = parameter(0.98, "AdamW beta 2, of both", SHARE, also="finetune")

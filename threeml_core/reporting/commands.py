@@ -69,6 +69,6 @@ def _papermill(notebook: str, base: StudyConfig, asked: StudyConfig, names: Iter
     preset, values = make_config({"preset": base.preset}).parameters(), asked.parameters()
     command = ["papermill", f"notebooks/{notebook}.ipynb", "out.ipynb", "-p", "preset", base.preset]
     for name in dict.fromkeys(names):
-        if values[name] != preset[name] and asked.sources[name] != "derived":
+        if values[name] != preset[name] and asked.sources[name] not in ("derived", "checkpoint"):
             command += ["-p", name, str(values[name])]
     return shlex.join(command)

@@ -96,6 +96,20 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
     return Table(rows, "Finished runs on the same text, validated on the same corruption")
 
 
+def starts_table(records: Iterable[RunRecord]) -> Table:
+    """Runs on one text that began with different encoders: from a checkpoint, or from random weights."""
+    rows = []
+    for r in records:
+        p, m = r.parameters, r.metrics
+        row = {"Run": r.run_id, "Start": p["init_encoder"] or "random weights", "Steps": f"{p['max_steps']:,}"}
+        row["of these the decoder alone"] = f"{p['decoder_warmup_steps']:,}"
+        row["Perplexity, masked"] = f"{m['eval_perplexity_masked']:.1f}"
+        row["Unigram, masked"] = f"{m['unigram_perplexity_masked']:.1f}"
+        row["Perplexity, all corrupted"] = f"{m['eval_perplexity']:.1f}"
+        rows.append({**row, "FLOPs": f"{r.flops['training']:.3g}" if r.flops else "not counted"})
+    return Table(rows, "Held-out perplexity on your text")
+
+
 def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str) -> Figure:
     """Training loss, and perplexity at [MASK]s with the unigram's, of this run and the newest comparable others."""
     comparable = runs = list(others)

@@ -36,6 +36,7 @@ def of_pretraining(records: Iterable[RunRecord], config: StudyConfig) -> list[Ru
     """
     wanted = executed_parameters(config)
     corruptions = {name: wanted.pop(name) for name in ASKED}
+    wanted.pop("init_encoder", None)  # by name among `used`; an identity has its content
     unused = unused_parameters(config.parameters())
     used = LATER.keys() - unused - set(ASKED["corruption"])
 

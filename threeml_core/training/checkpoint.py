@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import torch
 from safetensors import safe_open
@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from threeml_core.foundation.errors import CheckpointError, DamagedFileError, NotFiniteError
+from threeml_core.foundation.errors import DamagedFileError, NotFiniteError
 from threeml_core.foundation.files import atomic_file, atomic_folder, fits_digest, json_text
 from threeml_core.foundation.log import Log
 
@@ -177,40 +177,3 @@ def save_model(model: PreTrainedModel, folder: Path, tokenizer_folder: Path, pos
 def usable_positions(model: PreTrainedModel) -> int:
     """Tokens that there are positions for: RoBERTa's first one stands behind the padding's, ModernBERT has no table."""
     return model.config.encoder.max_position_embeddings - cast(int, model.first_position)
-
-
-def refuse_foreign_files(folder: Path) -> None:
-    """Refuse a model folder whose own files lead out of it: to weights elsewhere, to pickled ones, to code of others.
-
-    transformers follows the names in `config.json` and in the weights' index, be they of safetensors or not, and
-    fetches an attention that is named like a repository if `kernels` is installed. Code that `auto_map` names is never
-    run, as every call says `trust_remote_code=False`.
-
-    Raises:
-        CheckpointError: a name that leads out of the folder.
-    """
-    config, index = (read_json_object(folder / name) for name in ("config.json", "model.safetensors.index.json"))
-    for key in ("attn_implementation", "_attn_implementation", "_attn_implementation_internal"):
-        if "/" in str(config.get(key)):
-            raise CheckpointError(
-                f"checkpoint {folder}: its config.json asks for code from {config[key]}; remove {key}"
-            )
-    shards = index.get("weight_map") or {}
-    names = {"model.safetensors.index.json": [*shards.values()] if isinstance(shards, dict) else [shards]}
-    names["config.json"] = [config["transformers_weights"]] if config.get("transformers_weights") else []
-    for file, weights in names.items():
-        for name in weights:
-            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-                raise CheckpointError(
-                    f"checkpoint {folder}: its {file} names the weights {name!r}; expected safetensors files of this "
-                    "folder"
-                )
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """An object; empty if there is none."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # transformers says what is wrong with it
-    return content if isinstance(content, dict) else {}

@@ -61,6 +61,7 @@ from threeml_core.training.evaluation import (
     validation_sequences,
 )
 from threeml_core.training.model_card import count_parameters, model_card
+from threeml_core.training.start import start_identity
 from threeml_core.training.trainer import Trainer, precision_of
 
 STAGE = "pretrain"
@@ -72,7 +73,7 @@ def planned_run(config: StudyConfig, data: PreparedData, device: torch.device) -
         masking_of(config, data, evaluation)
     bf16, compiled = precision_of(config, device)
     run = {"device": device.type, "bf16": bf16, "torch_compile": compiled}
-    identity = {"data": data.data_id, **executed_parameters(config), **run}
+    identity = {"data": data.data_id, **executed_parameters(config), **run, **start_identity(config)}
     name = run_id(f"{config.architecture}-{100 * executed_rate(config):.0f}", identity)
     return run_folder(config.runs_dir, STAGE, name), identity
 
@@ -93,6 +94,7 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     device = choose_device(config, processes.local_rank)
     environment = describe_environment()
     log = log if processes.is_first else no_line
+    start_identity(config)  # what is wrong with it shows before hours of preparation
     data = prepare_data(config, log)
     epochs = config.max_steps * config.batch_size / len(data.train)
     log(f"{config.max_steps:,} steps of {config.batch_size:,} sequences are {epochs:.3g} epochs")
@@ -188,7 +190,7 @@ def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corrupt
     if config.sources["layer_norm"] == "derived":
         what = "ModernBERT" if config.encoder == MODERN else "3ML_cross"
         log(f"layer_norm=pre instead of post, which preset {config.preset} has: post-LN does not work for {what}")
-    elif (config.architecture, config.layer_norm) == ("cross", "post"):
+    elif (config.architecture, config.layer_norm, config.init_encoder) == ("cross", "post", None):
         log("warning: layer_norm=post, as given: the paper says that it does not work for 3ML_cross; it took pre")
 
 
@@ -246,7 +248,7 @@ def _train(
                 state.start_window()
             if validating:
                 states.check(trainer.model, step)
-                uniform = math.log(trainer.data.vocab_size)
+                uniform = math.log(trainer.model.config.vocab_size)
                 if state.smoothed_count >= SMOOTHING and state.smoothed_loss > uniform:
                     if processes.is_first:
                         raise DivergedError(_diverged("training", step, state.smoothed_loss, uniform))
@@ -308,7 +310,7 @@ def _exported(trainer: Trainer, folder: Path, metrics: dict[str, Any], energy: d
     save_model(cast(PreTrainedModel, model.encoder), folder / "encoder", data.tokenizer_folder, room, card)
     return {
         "metrics": {"train_loss": losses[-1], **metrics, "on_unigram_plateau": on_unigram_plateau(metrics)},
-        "flops": _flops(config, data.vocab_size),
+        "flops": _flops(config, model.config.vocab_size),
         "timing": {
             "train_seconds": state.seconds,
             "tokens_per_second": config.max_steps * config.batch_size * config.sequence_length / state.seconds,

@@ -57,6 +57,7 @@ An ordinary encoder of {name_of_kind}: {config.num_hidden_layers} layers, width 
 mask_rate {config.mask_rate:g}{end} and split {config.mask_split}; the decoder was removed.
 {f"Executed: mask rate {executed} per sequence." if executed else ""}
 
+* start: {config.init_encoder or "random weights"}
 * text: {text}
 * tokenizer: {data.meta["tokenizer"]}, {data.vocab_size:,} tokens
 * length: pre-trained on sequences of {length} tokens; there is room for {room}, at which the tokenizer cuts{longer}

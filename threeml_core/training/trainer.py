@@ -18,6 +18,7 @@ from threeml_core.training.device import keep_freed_memory
 from threeml_core.training.distributed import Processes
 from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 from threeml_core.training.precision import HalfCopy, train_in_bf16
+from threeml_core.training.start import load_start
 
 
 def count_of(batch: Batch) -> torch.Tensor:
@@ -53,6 +54,7 @@ class Trainer:
         keep_freed_memory()
         torch.manual_seed(config.seed)
         self.model = build_model(config, data.vocab_size, **data.token_ids)
+        load_start(self.model, config)
         self.model.to(device=device)  # type: ignore[call-arg]
         self.model.train()
         self.optimizer = make_optimizer(self.model, config)
@@ -101,6 +103,9 @@ class Trainer:
             except torch.OutOfMemoryError as error:
                 reason = str(error).split(". ")[0]
             self._take_smaller_parts(own, count, reason)
+        if self.state.step < config.decoder_warmup_steps:
+            for parameter in self.model.encoder.parameters():
+                parameter.grad = None  # so that optimizers pass it over: no step, no decay, no moments
         if config.max_grad_norm > 0:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
         self.optimizer.step()

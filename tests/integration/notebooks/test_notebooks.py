@@ -62,6 +62,7 @@ def test_there_are_notebooks() -> None:
         "06_comparison",
         "07_mutual_information",
         "08_performance",
+        "10_your_own_text",
     ]
 
 
@@ -229,6 +230,26 @@ def test_the_idea_runs_again() -> None:
     for cell in 2 * code_cells(PROJECT_ROOT / "notebooks" / "00_basic_idea.ipynb"):
         exec(cell.source, names)
     assert names["config"] == TINY
+
+
+def test_own_text_notebook(small_arguments: list[str], encoders: dict[str, Path], tmp_path: Path) -> None:
+    """Without a checkpoint from the encoder of 02, beside random weights; with one from that, and its class is kept."""
+    out = tmp_path / "out.ipynb"
+    done = papermill("notebooks/10_your_own_text.ipynb", str(out), *small_arguments, "-p", "validation_fraction", "0.2")
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    for expected in ("max_position_embeddings", "random weights", "Unigram, masked", "RobertaPreLayerNormModel"):
+        assert expected in text
+    assert len(list((tmp_path / "runs" / "pretrain").glob("*/record.json"))) == 3
+    given = dict(zip(small_arguments[1::3], small_arguments[2::3], strict=True))
+    kept = ("corpus", "sequence_length", "max_steps", "batch_size", "runs_dir", "validation_fraction", "bf16")
+    arguments = [part for name in kept for part in ("-p", name, given[name])]
+    start = ["-p", "init_encoder", str(encoders["modern"]), "-p", "decoder_warmup_steps", "2"]
+    done = papermill("notebooks/10_your_own_text.ipynb", str(out), *arguments, *start)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = str([output for cell in code_cells(out) for output in cell.outputs])
+    assert "ModernBertModel" in text and "global_attn_every_n_layers" in text and "random weights" not in text
+    assert len(list((tmp_path / "runs" / "pretrain").glob("*/record.json"))) == 4
 
 
 FINETUNING = {

@@ -371,7 +371,7 @@ def test_pages_of_a_report() -> None:
     def names(**given: object) -> list[str]:
         return [path.stem for path in execute.pages_of(make_config(given))]
 
-    assert len(names()) == 10
+    assert len(names()) == 11
     assert names(preset="benchmark") == ["08_performance"]
     assert names(pages="8, 00") == ["00_basic_idea", "00_cost_model", "08_performance"]
     assert names(pages=7) == ["07_mutual_information"]  # as papermill passes `-p pages 7`

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session
 
-from threeml_core.data.hub import hub_or_cache
+from threeml_core.foundation.hub import hub_or_cache
 
 
 def test_a_hub_that_answers_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
