@@ -157,7 +157,7 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ),
     ({"mask_rate_schedule": "linear", "mask_rate_end": 0.001}, r"mask_rate_end=0.001 masks no token in a sequence of"),
     ({"mask_rate_schedule": "steps", "mask_rate_end": 0.99}, r"mask_rate_end=0.99 corrupts 3. of 32 tokens, but 2 are"),
-    ({"mask_rate_schedule": "steps", "mask_rate_levels": 1}, r"mask_rate_levels=1: expected at least 2"),
+    ({"mask_rate_schedule": "steps", "mask_rate_levels": 1}, r"mask_rate_levels=1: expected 2 to 64"),
     ({"mask_rate": 0.999}, r"mask_rate=0.999 corrupts .* lower it to at most"),
     ({"mask_rate": "0,5"}, r"mask_rate='0,5': expected a number such as 0.4; write 0.5$"),
     ({"mask_rate": "40%"}, r"mask_rate='40%': expected a number such as 0.4; write 0.4$"),

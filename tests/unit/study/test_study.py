@@ -70,10 +70,10 @@ def test_equal_budgets_of_a_schedule() -> None:
     base = LARGE.replace(mask_rate_schedule="linear", mask_rate_end=0.3, equal_budget=True, max_steps=1000)
     runs = study_runs(base, ["Table 3"])[5:]
     baseline = 1000 * forward_flops(LARGE.replace(architecture="vanilla", mask_rate=0.15))
-    assert [run.model for run in runs] == ["3ML_self-40→30%", "3ML_self-50→30%", "3ML_cross-40→30%"]
+    assert [run.model for run in runs] == ["3ML_self-40→30%", "3ML_self-50%", "3ML_cross-40→30%"]
     for run in runs:
         assert run.config.max_steps * forward_flops(run.config) == pytest.approx(baseline, rel=1e-3)
-    assert runs[1].config.max_steps < 1000 * config_speedup(LARGE.replace(mask_rate=0.5))
+    assert runs[0].config.max_steps < 1000 * config_speedup(LARGE.replace(mask_rate=0.4))
 
 
 def test_widths_keep_the_size_of_a_head() -> None:
