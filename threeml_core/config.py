@@ -32,10 +32,12 @@ from threeml_core.parameters.data import DataParameters
 from threeml_core.parameters.glue import RANDOM, GlueParameters
 from threeml_core.parameters.information import InformationParameters
 from threeml_core.parameters.masking import (
+    ASKED,
     MaskingParameters,
     corruption_counts,
     corruption_of,
     largest_mask_rate,
+    mean_rate,
     parse_mask_split,
     smallest_mask_rate,
 )
@@ -157,19 +159,17 @@ def identity_parameters(config: StudyConfig) -> dict[str, Any]:
 
 
 def executed_parameters(config: StudyConfig) -> dict[str, Any]:
-    """As `identity_parameters`, with what a rate and a split execute in place of what they ask for."""
-    asked = ("mask_rate", "mask_split", "eval_mask_rate", "eval_mask_split")
+    """As `identity_parameters`, with what rate, split and schedule execute in place of what they ask for."""
+    asked = {name for names in ASKED.values() for name in names}
     kept = {name: value for name, value in identity_parameters(config).items() if name not in asked}
     parameters = config.parameters()
     return {**kept, "corruption": corruption_of(parameters), "eval_corruption": corruption_of(parameters, True)}
 
 
 def executed_rate(config: StudyConfig) -> float:
-    """Share of the tokens of a sequence that is corrupted, in the mean."""
-    if config.mask_counts == "probabilistic":
-        return config.mask_rate
-    n = config.sequence_length
-    return float(corruption_counts(n, config.mask_rate, config.mask_split).total / n)
+    """Share of the tokens of a sequence that is corrupted, in the mean over sequences and steps."""
+    parameters = config.parameters()
+    return mean_rate(parameters, corruption_of(parameters))
 
 
 def _problems(c: StudyConfig) -> Iterator[str]:
@@ -191,19 +191,21 @@ def _problems(c: StudyConfig) -> Iterator[str]:
             yield f"{heads}={h} does not divide {width}={d}: choose heads that divide the width"
     if c.batch_size % c.micro_batch_size:
         yield f"micro_batch_size={c.micro_batch_size} does not divide batch_size={c.batch_size}"
-    for side in ("", "eval_"):
-        rate, split = getattr(c, f"{side}mask_rate"), getattr(c, f"{side}mask_split")
+    ends = () if c.mask_rate_schedule == "constant" else ("mask_rate_end",)  # what lies between is right with them
+    for name in ("mask_rate", *ends, "eval_mask_rate"):
+        side = "eval_" * name.startswith("eval_")
+        rate, split = getattr(c, name), getattr(c, f"{side}mask_split")
         if not parse_mask_split(split)[0]:
             yield f"{side}mask_split={split!r} masks nothing: 3ML restores [MASK] tokens, give the first number above 0"
         counts = corruption_counts(n, rate, split)
         if not counts.masked:
             remedy = f"raise it to at least {smallest_mask_rate(n, split):.3f} or take longer sequences"
-            yield f"{side}mask_rate={rate} masks no token in a sequence of {n}: {remedy}"
+            yield f"{name}={rate} masks no token in a sequence of {n}: {remedy}"
         # two special tokens per sequence are never corrupted
         most = counts.masked + counts.visible_slots
         if most > n - 2 and not (c.mask_special_tokens and counts.masked < n and most <= n):
             remedy = f"lower it to at most {largest_mask_rate(n, split, n - 2):.3f}"
-            yield f"{side}mask_rate={rate} corrupts {most} of {n} tokens, but 2 are special tokens and stay: {remedy}"
+            yield f"{name}={rate} corrupts {most} of {n} tokens, but 2 are special tokens and stay: {remedy}"
 
 
 def type_of(name: str) -> tuple[type, bool]:
@@ -494,6 +496,11 @@ def variant(config: StudyConfig, **changes: Any) -> StudyConfig:
     if "decoder_hidden_size" in changes:
         changes = {"decoder_num_attention_heads": None, **changes}
     return config.replace(**changes)
+
+
+def at_constant_rate(config: StudyConfig, rate: float | None = None) -> StudyConfig:
+    """`config` without a schedule of the mask rate, at this rate (None: its own)."""
+    return config.replace(mask_rate=config.mask_rate if rate is None else rate, mask_rate_schedule="constant")
 
 
 def study_steps(config: StudyConfig) -> int:

@@ -22,9 +22,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from threeml_core.config import StudyConfig
+from threeml_core.config import StudyConfig, at_constant_rate
 from threeml_core.parameters.architectures import ARCHITECTURES
-from threeml_core.parameters.masking import corruption_counts, parse_mask_split
+from threeml_core.parameters.masking import corruption_counts, levels_of, parse_mask_split
 
 Mode = Literal["paper", "exact"]
 STEP_FACTOR: dict[Mode, int] = {"paper": 2, "exact": 3}
@@ -101,9 +101,17 @@ def vanilla_flops(counts: TokenCounts, d: float, l_en: int, vocab: float, interm
 
 
 def forward_flops(config: StudyConfig, mode: Mode = "paper", vocab: int | None = None) -> float:
-    """Forward FLOPs of one sequence through the model that `config` describes, by its architecture's formula."""
+    """Forward FLOPs of one sequence through the model that `config` describes, by its architecture's formula.
+
+    With a schedule of the mask rate the mean over the steps: the sum over its levels, each by its share of the steps.
+    """
     vocab = config.vocab_size if vocab is None else vocab
-    return ARCHITECTURES[config.architecture].load("forward_flops")(config, mode, vocab)
+    formula = ARCHITECTURES[config.architecture].load("forward_flops")
+    if config.mask_rate_schedule == "constant":
+        return formula(config, mode, vocab)
+    levels = [level for level in levels_of(config.parameters()) if len(level)]
+    costs = (formula(at_constant_rate(config, level.rate), mode, vocab) for level in levels)
+    return sum(len(level) * cost for level, cost in zip(levels, costs, strict=True)) / config.max_steps
 
 
 def _counts(config: StudyConfig, mode: Mode) -> TokenCounts:
@@ -171,10 +179,12 @@ def speedup(baseline: float, model: float) -> float:
 
 
 def config_speedup(
-    config: StudyConfig, mode: Mode = "paper", baseline_mask_rate: float = 0.15, vocab: int | None = None
+    config: StudyConfig, mode: Mode = "paper", baseline_mask_rate: float | None = 0.15, vocab: int | None = None
 ) -> float:
-    """Speed-up over the vanilla model at `baseline_mask_rate` with BERT's 80-10-10 split."""
-    baseline = config.replace(architecture="vanilla", mask_rate=baseline_mask_rate, mask_split="80-10-10")
+    """Speed-up over the vanilla model at `baseline_mask_rate` (None: the model's own rates) with the split 80-10-10."""
+    baseline = config.replace(architecture="vanilla", mask_split="80-10-10")
+    if baseline_mask_rate is not None:
+        baseline = at_constant_rate(baseline, baseline_mask_rate)
     return speedup(forward_flops(baseline, mode, vocab), forward_flops(config, mode, vocab))
 
 

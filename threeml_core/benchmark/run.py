@@ -18,7 +18,7 @@ from threeml_core.benchmark.session import in_new_process
 from threeml_core.benchmark.speed import matrix_product_ceiling, take_turns
 from threeml_core.benchmark.speeds import benchmark_records, scipy_stats, why_no_speed, why_no_verdict
 from threeml_core.benchmark.variants import make_runner, variants_of, with_vocabulary
-from threeml_core.config import BENCHMARK_PARAMETERS, StudyConfig, identity_parameters
+from threeml_core.config import BENCHMARK_PARAMETERS, StudyConfig, at_constant_rate, identity_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import BusyError
 from threeml_core.foundation.files import PROJECT_ROOT, fingerprint, sha256_file
@@ -44,6 +44,8 @@ def run_benchmark(
 ) -> list[RunRecord]:
     """Measure what `benchmark_parts` asks for in `num_benchmark_sessions` sessions; a record for each.
 
+    A schedule of the mask rate is left out: every variant has a constant one.
+
     A session is a process: the first is this one, which measures all parts; each other one is new, starts a while
     after the one before, and measures speed alone. A record of the same code on the same kind of machine is read; but
     a session that gave no speed (`why_no_speed`) is measured again.
@@ -60,6 +62,9 @@ def run_benchmark(
     """
     if config.plan_only:
         return benchmark_records(config)
+    if config.mask_rate_schedule != "constant":
+        log(f"mask_rate_schedule={config.mask_rate_schedule} is left out: a benchmark measures constant mask rates")
+        config = at_constant_rate(config)
     patience = patience or Patience()
     if config.num_benchmark_sessions > 1:
         scipy_stats()  # before anything is measured

@@ -15,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from threeml_core.config import BENCHMARK_PARAMETERS, DATA_PARAMETERS, StudyConfig, deciding_parameters
+from threeml_core.config import (
+    BENCHMARK_PARAMETERS,
+    DATA_PARAMETERS,
+    StudyConfig,
+    at_constant_rate,
+    deciding_parameters,
+)
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.runs.ledger import find, newest
 from threeml_core.runs.record import RunRecord, load_records
@@ -294,6 +300,7 @@ def benchmark_records(config: StudyConfig) -> list[RunRecord]:
     Raises:
         ParameterError: there is none.
     """
+    config = at_constant_rate(config)
     names = (*DATA_PARAMETERS, *deciding_parameters(config), *BENCHMARK_PARAMETERS)
     there = [record for record in find(config, "benchmark", names) if session_of(record) == 1]
     first = newest(there, config, "stage benchmark")

@@ -18,6 +18,7 @@ from threeml_core.glue.protocol import (
 from threeml_core.glue.tasks import HELD_OUT, select_tasks
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.glue import RANDOM
+from threeml_core.parameters.masking import rate_label
 from threeml_core.runs.ledger import find, missing, pretraining
 from threeml_core.runs.record import RunRecord, load_records
 
@@ -122,7 +123,7 @@ def glue_study(
 def _model_name(checkpoint: str, pretrained: RunRecord | None) -> str:
     """In tables: architecture and mask rate of our own encoders, else the checkpoint as given."""
     if pretrained is not None:
-        name = f"{ARCHITECTURES[pretrained.parameters['architecture']].label}-{pretrained.parameters['mask_rate']:.0%}"
+        name = f"{ARCHITECTURES[pretrained.parameters['architecture']].label}-{rate_label(pretrained.parameters)}"
     else:
         name = checkpoint.removeprefix(RANDOM)
         name = Path(name).name if Path(name).is_absolute() else name

@@ -6,7 +6,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from threeml_core import flops
-from threeml_core.config import StudyConfig
+from threeml_core.config import StudyConfig, at_constant_rate
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
 from threeml_core.models.build import build_model
 from threeml_core.parameters.architectures import ARCHITECTURES
@@ -33,7 +33,7 @@ def counted_against_formula(config: StudyConfig) -> list[dict[str, str]]:
     """Rows for a table: formula (exact mode) and count, for the three architectures."""
     rows = []
     for architecture in ARCHITECTURES:
-        model = config.replace(architecture=architecture)
+        model = at_constant_rate(config.replace(architecture=architecture))
         formula, counted = flops.forward_flops(model, "exact"), count_forward_flops(model)
         rows.append(
             {

@@ -1,4 +1,4 @@
-"""Parameters of the corruption, and the arithmetic of rate and split that the cost model and the corruption share."""
+"""Parameters of the corruption, and the arithmetic of rate, split and schedule that cost model and corruption share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from threeml_core.parameters.parameter import Allowed, in_range, numbers, one_of, parameter
+from threeml_core.parameters.parameter import Allowed, at_least, in_range, numbers, one_of, parameter
 
 KINDS = ("masked", "replaced", "unchanged")
 """What can happen to a corrupted token; the order of a split and of every count."""
@@ -28,6 +28,8 @@ MASK_SPLIT = Allowed(
 )
 MASK_RATE = in_range("a fraction above 0 and below 1, such as 0.4 (40% of the tokens)", lambda value: 0 < value < 1)
 MASK_RATES = numbers(float, "mask rates such as '0.15,0.4'")
+SCHEDULES = ("constant", "linear", "cosine", "steps")
+_CHANGING = ("mask_rate_schedule", *SCHEDULES[1:])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,20 @@ class MaskingParameters:
         "exact", "the same counts in every sequence, or fairseq's draw", one_of(("exact", "probabilistic"))
     )
     mask_special_tokens: bool = parameter(False, "may special tokens be corrupted, as in fairseq")
+    mask_rate_schedule: str = parameter(
+        "constant", "how the rate goes from mask_rate to mask_rate_end", one_of(SCHEDULES), later=True
+    )
+    mask_rate_end: float = parameter(0.15, "mask rate at the last step", MASK_RATE, later=True, when=_CHANGING)
+    mask_rate_levels: int = parameter(
+        8, "equally spaced rates, both ends among them, that a schedule takes", at_least(2), later=True, when=_CHANGING
+    )
+
+
+ASKED = {
+    "corruption": ("mask_rate", "mask_split", "mask_rate_schedule", "mask_rate_end", "mask_rate_levels"),
+    "eval_corruption": ("eval_mask_rate", "eval_mask_split"),
+}
+"""What is executed (see `corruption_of`), and the parameters that ask for it."""
 
 
 def parse_mask_split(mask_split: str) -> tuple[float, float, float]:
@@ -120,16 +136,91 @@ def largest_mask_rate(n: int, mask_split: str, candidates: int) -> float:
     return max(0, min(999, math.ceil(rate * 1000) - 1)) / 1000
 
 
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """The steps from `first` on and before `stop`, counted from 0, and their mask rate."""
+
+    rate: float
+    first: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.first
+
+
+def levels_of(parameters: Mapping[str, Any]) -> list[Level]:
+    """The mask rate of every step, which follows from the step alone; in a short run a level may have no step.
+
+    Level i of L has the rate `mask_rate + (mask_rate_end - mask_rate) * i / (L - 1)`. Of u steps, step s stands at
+    t = (s + 1/2) / u. `steps` are L equal plateaus: level floor(t * L). `linear` and `cosine` round to the nearest
+    level: (L - 1) times t, or times (1 - cos(pi * t)) / 2, half up.
+    """
+    kind, rate, steps = (parameters[name] for name in ("mask_rate_schedule", "mask_rate", "max_steps"))
+    if kind == "constant":
+        return [Level(rate, 0, steps)]
+    last = parameters["mask_rate_levels"] - 1
+    whole = [i / (last + 1) for i in range(1, last + 1)]
+    halves = [(i - 0.5) / last for i in range(1, last + 1)]
+    begins = {"steps": whole, "linear": halves, "cosine": [math.acos(1 - 2 * x) / math.pi for x in halves]}[kind]
+    first = [0, *(math.ceil(round(t * steps - 0.5, 6)) for t in begins), steps]  # rounded: a tie is one everywhere
+    start, end = Fraction(str(rate)), Fraction(str(parameters["mask_rate_end"]))
+    rates = [float(start + (end - start) * i / last) for i in range(last + 1)]
+    return [Level(*level) for level in zip(rates, first[:-1], first[1:], strict=True)]
+
+
+def rate_label(parameters: Mapping[str, Any], form: str = ".0%") -> str:
+    """The mask rate as names of models have it: `40%`, or with a schedule, which older records lack, `50%→15%`."""
+    names = ("mask_rate", "mask_rate_end")
+    has_one = parameters.get("mask_rate_schedule", "constant") != "constant"
+    return "→".join(f"{parameters[name]:{form}}" for name in names[: 1 + has_one])
+
+
 def corruption_of(parameters: Mapping[str, Any], evaluation: bool = False) -> dict[str, Any]:
-    """What is executed of the rate and split (`evaluation`: of validation) of a run: equal where it is the same."""
-    rate, split = (parameters[f"{'eval_' * evaluation}{name}"] for name in ("mask_rate", "mask_split"))
+    """What is executed of the rate and split (`evaluation`: of validation) of a run: equal where it is the same.
+
+    With a schedule: its kind, and what is executed at each of its levels.
+    """
+    if evaluation:
+        rates, split = [parameters["eval_mask_rate"]], parameters["eval_mask_split"]
+    else:
+        rates, split = [level.rate for level in levels_of(parameters)], parameters["mask_split"]
     if parameters["mask_counts"] == "exact" or evaluation:
-        return dict(corruption_counts(parameters["sequence_length"], rate, split).as_text())
-    return {"mask_rate": rate, "mask_split": split}
+        n = parameters["sequence_length"]
+        found: list[dict[str, Any]] = [{**corruption_counts(n, rate, split).as_text()} for rate in rates]
+    else:
+        found = [{"mask_rate": rate, "mask_split": split} for rate in rates]
+    if all(executed == found[0] for executed in found):
+        return found[0]
+    return {"schedule": parameters["mask_rate_schedule"], "levels": found}
+
+
+def executed_rates(parameters: Mapping[str, Any], executed: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """Steps and share of corrupted tokens of each level that has steps, of what is executed (see `corruption_of`)."""
+
+    def rate(of: Mapping[str, Any]) -> float:
+        if "mask_rate" in of:
+            return float(of["mask_rate"])
+        return float(sum(Fraction(of[kind]) for kind in KINDS) / parameters["sequence_length"])
+
+    if "levels" not in executed:
+        return [(parameters["max_steps"], rate(executed))]
+    levels = zip(levels_of(parameters), executed["levels"], strict=True)
+    return [(len(level), rate(of)) for level, of in levels if len(level)]
+
+
+def mean_rate(parameters: Mapping[str, Any], executed: Mapping[str, Any]) -> float:
+    """Share of corrupted tokens of what is executed, in the mean over the steps."""
+    rates = executed_rates(parameters, executed)
+    return sum(steps * rate for steps, rate in rates) / sum(steps for steps, _ in rates)
 
 
 def executed_statement(parameters: Mapping[str, Any], executed: Mapping[str, Any], evaluation: bool = False) -> str:
     """What a run executes (see `corruption_of`), where that is not what its parameters ask for; else ""."""
+    if "levels" in executed:
+        rates = [rate for _, rate in executed_rates(parameters, executed)]
+        asked = f"{parameters['mask_rate']:.4g} to {parameters['mask_rate_end']:.4g} ({executed['schedule']})"
+        mean = f"{mean_rate(parameters, executed):.4f} in the mean over the steps"
+        return f"{asked} as {rates[0]:.4f} to {rates[-1]:.4f} in {len(rates)} levels, {mean}"
     if "masked" not in executed:
         return ""
     counts = CorruptionCounts(int(executed["masked"]), Fraction(executed["replaced"]), Fraction(executed["unchanged"]))

@@ -11,6 +11,7 @@ from threeml_core.config import StudyConfig, make_config
 from threeml_core.glue.protocol import planned_runs
 from threeml_core.paper import RECIPES, ReportedValue, reported_values
 from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import rate_label
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.study.experiments.table_3 import STUDY_MODELS
@@ -166,7 +167,7 @@ def cost_plan(config: StudyConfig) -> Table:
         hours, cells = _plan(model)
         total += hours
         cells["Weights, gradients, moments"] = f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB"
-        rows.append({"Model": f"{ARCHITECTURES[architecture].label}-{rate:.0%}", **cells})
+        rows.append({"Model": f"{ARCHITECTURES[architecture].label}-{rate_label(model.parameters())}", **cells})
     rows.append({"Model": "all five", "GPU time": _duration(total), "Energy": _energy(total * config.gpu_watts)})
     return Table(rows, f"Plan of preset {config.preset} on {config.gpu_name} at {config.mfu:.0%} MFU, one seed")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure as MatplotlibFigure
 
+from threeml_core.parameters.masking import rate_label
 from threeml_core.reporting.style import INK, legend_below, look_of, note_not_run, show_ten_points
 from threeml_core.statistics.intervals import Interval, mean_interval, ratio_interval
 from threeml_core.study.results import Result, averages
@@ -33,7 +34,7 @@ def draw_means(
 def label_rate(axis: Any, result: Result, x: float, y: float, side: tuple[int, int] = ABOVE) -> None:
     """Write the mask rate beside a point."""
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": INK}
-    axis.annotate(f"{result.run.config.mask_rate:.0%}", (x, y), side, textcoords="offset points", **look)
+    axis.annotate(rate_label(result.run.config.parameters()), (x, y), side, textcoords="offset points", **look)
 
 
 def _scores(result: Result) -> list[float]:

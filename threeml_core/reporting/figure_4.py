@@ -11,6 +11,7 @@ import matplotlib.ticker
 from threeml_core.information.estimate import NATS_TO_BITS, LayerInformation
 from threeml_core.information.findings import first_block, first_layers
 from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import rate_label
 from threeml_core.reporting.style import GREY, INK, Figure, drawing, legend_below, look_of, plain
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.runs.record import RunRecord
@@ -89,7 +90,7 @@ def model_names(records: Sequence[RunRecord]) -> dict[str, str]:
     candidates = {}
     for record in records:
         p, run = record.parameters, record.data["run"].rsplit("-", 1)[1]
-        name = f"{ARCHITECTURES[p['architecture']].label}-{p['mask_rate']:.0%}"
+        name = f"{ARCHITECTURES[p['architecture']].label}-{rate_label(p)}"
         candidates[record.run_id] = (name, f"{name}, seed {p['seed']}", f"{name} {run}")
     count = collections.Counter(name for names in candidates.values() for name in names[:2])
     return {run: next((n for n in names[:2] if count[n] == 1), names[2]) for run, names in candidates.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from threeml_core.parameters.architectures import ARCHITECTURES
-from threeml_core.parameters.masking import KINDS
+from threeml_core.parameters.masking import KINDS, rate_label
 from threeml_core.reporting.style import GREY, Figure, drawing, look_of
 from threeml_core.reporting.table import Table
 from threeml_core.runs.ledger import full_identity
@@ -99,7 +99,7 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
     for r in comparable(record, others):
         p, m = r.parameters, r.metrics
         row = {"Run": "→ " * (r.run_id == record.run_id) + r.run_id, "Model": ARCHITECTURES[p["architecture"]].label}
-        row |= {"Mask rate": f"{p['mask_rate']:g}", "Split": p["mask_split"], "Seed": f"{p['seed']}"}
+        row |= {"Mask rate": rate_label(p, "g"), "Split": p["mask_split"], "Seed": f"{p['seed']}"}
         row["Perplexity, masked"] = f"{m['eval_perplexity_masked']:.1f}"
         row["Perplexity, all corrupted"] = f"{m['eval_perplexity']:.1f}"
         flops = f"{r.flops['speedup_over_vanilla_15']:.2f}×" if r.flops else "not counted"
@@ -115,7 +115,7 @@ def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str)
         drawn = {record.run_id, *(run.run_id for run in newest)}
         runs = [run for run in comparable if run.run_id in drawn]
     values = [run.parameters for run in runs]
-    names = [(ARCHITECTURES[of["architecture"]].label, f"{of['mask_rate']:.0%}") for of in values]
+    names = [(ARCHITECTURES[of["architecture"]].label, rate_label(of)) for of in values]
     with drawing(2) as (figure, (left, right)):
         for run, name in zip(runs, names, strict=True):
             lines = read_metrics(run.folder(runs_dir) / "metrics.jsonl")

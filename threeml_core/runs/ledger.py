@@ -7,6 +7,7 @@ from typing import Any
 
 from threeml_core.config import DATA_PARAMETERS, LATER, StudyConfig, executed_parameters, unused_parameters
 from threeml_core.foundation.errors import ParameterError
+from threeml_core.parameters.masking import ASKED
 from threeml_core.runs.record import RunRecord, load_records
 
 
@@ -34,8 +35,9 @@ def of_pretraining(records: Iterable[RunRecord], config: StudyConfig) -> list[Ru
     an older schema executed another one under the same parameters: they answer who asks as they did.
     """
     wanted = executed_parameters(config)
-    corruptions = {name: wanted.pop(name) for name in _ASKED}
-    used = LATER.keys() - unused_parameters(config.parameters())
+    corruptions = {name: wanted.pop(name) for name in ASKED}
+    unused = unused_parameters(config.parameters())
+    used = LATER.keys() - unused - set(ASKED["corruption"])
 
     def fits(record: RunRecord) -> bool:
         known = {**record.parameters, **record.identity}  # a failed run may have the first alone
@@ -43,16 +45,12 @@ def of_pretraining(records: Iterable[RunRecord], config: StudyConfig) -> list[Ru
             has_parameters(record, config, used)
             and all(value is None or known[name] == value for name, value in wanted.items())
             and all(
-                known.get(name) == value or has_parameters(record, config, _ASKED[name])
+                known.get(name) == value or has_parameters(record, config, set(ASKED[name]) - unused)
                 for name, value in corruptions.items()
             )
         )
 
     return [record for record in records if fits(record)]
-
-
-_ASKED = {"corruption": ("mask_rate", "mask_split"), "eval_corruption": ("eval_mask_rate", "eval_mask_split")}
-"""What is executed, and the parameters that ask for it."""
 
 
 def pretraining(config: StudyConfig) -> RunRecord:

@@ -13,6 +13,7 @@ from typing import Any
 
 from threeml_core.config import StudyConfig, study_steps
 from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import rate_label
 from threeml_core.statistics.verdicts import Claim
 
 Changes = dict[str, Any]
@@ -96,7 +97,7 @@ class StudyRun:
     @property
     def model(self) -> str:
         """Architecture and mask rate, as in the paper."""
-        return f"{ARCHITECTURES[self.config.architecture].label}-{self.config.mask_rate:.0%}"
+        return f"{ARCHITECTURES[self.config.architecture].label}-{rate_label(self.config.parameters())}"
 
     @property
     def seeds(self) -> range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -11,6 +12,7 @@ from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.data.sequences import batch_indices, widen
 from threeml_core.masking import Batch, corrupt
+from threeml_core.parameters.masking import levels_of
 from threeml_core.training.evaluation import masking_of
 
 
@@ -27,7 +29,8 @@ class Batches:
 
     def __init__(self, config: StudyConfig, data: PreparedData, device: torch.device) -> None:
         self.config, self.data, self.device = config, data, device
-        self.masking = masking_of(config, data)
+        self._masking = masking_of(config, data)
+        self._levels = levels_of(config.parameters())
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="batches") if device.type != "cpu" else None
         self._reading: dict[int, Future[torch.Tensor]] = {}
 
@@ -35,7 +38,12 @@ class Batches:
         """The sequences of step `step` (from 0), corrupted, on the device."""
         sequences = widen(self._stored(step).to(self.device, non_blocking=True))
         generator = torch.Generator(self.device).manual_seed(seed_of(self.config.seed, step))
-        return corrupt(sequences, self.masking, generator)
+        return corrupt(sequences, dataclasses.replace(self._masking, mask_rate=self.mask_rate(step)), generator)
+
+    def mask_rate(self, step: int) -> float:
+        """Of a step; behind the last that of the last."""
+        last = min(step, self.config.max_steps - 1)
+        return next(level.rate for level in self._levels if level.first <= last < level.stop)
 
     def _stored(self, step: int) -> torch.Tensor:
         if self._reader is None:

@@ -6,6 +6,7 @@ Source: Tables 1 and 2c. Perplexity is exp of the mean cross-entropy in nats ove
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 from typing import Any
 
@@ -18,14 +19,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.masking import MASKED, NOT_PREDICTED, CorruptedBatch, Masking, corrupt
-from threeml_core.parameters.masking import KINDS
+from threeml_core.parameters.masking import KINDS, levels_of
 
 EVAL_SEED = 20221027
 """Seed of the one corruption that every model is validated on."""
 
 
 def masking_of(config: StudyConfig, data: PreparedData, evaluation: bool = False) -> Masking:
-    """The corruption of training, or the fixed one of validation; checked against the sequences it will meet."""
+    """The corruption of training, or the fixed one of validation; checked against the sequences it will meet.
+
+    With a schedule of the mask rate: that of its first level, checked at its highest.
+    """
     masking = Masking(
         mask_token_id=data.token_ids["mask_token_id"],
         special_ids=data.special_ids,
@@ -36,7 +40,8 @@ def masking_of(config: StudyConfig, data: PreparedData, evaluation: bool = False
         mask_special_tokens=config.mask_special_tokens and not evaluation,
     )
     sequences = data.validation if evaluation else data.train
-    masking.check(sequences.n, sequences.max_special_tokens)
+    highest = masking.mask_rate if evaluation else max(level.rate for level in levels_of(config.parameters()))
+    dataclasses.replace(masking, mask_rate=highest).check(sequences.n, sequences.max_special_tokens)
     return masking
 
 

@@ -161,6 +161,8 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
         "eval_blocks": len(corruption.input_ids),
         "eval_corruption": corruption_fingerprint(corruption),
     }
+    if config.mask_rate_schedule != "constant":
+        final["mean_mask_rate"] = executed_rate(config)
     if on_unigram_plateau(metrics):
         log(
             f"warning: the run ends on the unigram plateau: its perplexity at masked positions is "
@@ -289,7 +291,7 @@ def _flops(config: StudyConfig, vocab: int) -> dict[str, float]:
         "forward_per_block": forward,
         "training": flops.training_flops(forward, config.batch_size, config.max_steps, "exact"),
         "speedup_over_vanilla_15": flops.config_speedup(config, "exact", 0.15, vocab),
-        "speedup_over_vanilla_same_rate": flops.config_speedup(config, "exact", config.mask_rate, vocab),
+        "speedup_over_vanilla_same_rate": flops.config_speedup(config, "exact", None, vocab),
         "paper_formula_speedup_over_vanilla_15": flops.config_speedup(config, "paper", 0.15, vocab),
     }
 

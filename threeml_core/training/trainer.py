@@ -61,6 +61,9 @@ class Trainer:
         if self.compiled:
             # rows of unequal counts take Hugging Face's own way through the encoder, which looks at the mask's values
             whole = config.mask_counts == "exact"
+            # a level of the mask rate is a shape, and each is compiled once
+            limits = torch._dynamo.config
+            limits.recompile_limit = max(limits.recompile_limit, 8 + config.mask_rate_levels)
             forward = torch.compile(self.model, dynamic=False, fullgraph=whole, mode=config.torch_compile_mode)
         self._forward = self.processes.share(forward)
 
