@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from threeml_core import flops
-from threeml_core.config import StudyConfig, make_config
+from threeml_core.config import StudyConfig, at_constant_rate, make_config, variant
 from threeml_core.models.counting import count_forward_flops
 from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import levels_of
+from threeml_core.study.experiments.table_3 import equal_budget
 
 LARGE, BASE = "efficient-large", "longer-base"
 
@@ -115,6 +117,46 @@ def test_paper_mode_equals_exact_mode_where_counts_are_whole() -> None:
 
 def test_a_last_block_needed_everywhere_is_a_block() -> None:
     assert flops.last_block_flops(128, 128, 512) == flops.block_flops(128, 512)
+
+
+@pytest.mark.parametrize("mode", ["paper", "exact"])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "steps"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_cost_of_a_schedule_is_the_sum_over_its_steps(architecture: str, kind: str, mode: flops.Mode) -> None:
+    config = preset(LARGE, architecture, 0.75).replace(mask_rate_schedule=kind, max_steps=100)
+    rates = [level.rate for level in levels_of(config.parameters()) for _ in range(len(level))]
+    by_step = [flops.forward_flops(at_constant_rate(config, rate), mode) for rate in rates]
+    assert len(by_step) == 100
+    assert flops.forward_flops(config, mode) == pytest.approx(sum(by_step) / 100, rel=1e-12)
+    assert by_step[0] < by_step[-1] if architecture != "vanilla" else by_step[0] > by_step[-1]
+
+
+@pytest.mark.parametrize(
+    ("rate", "end", "vanilla", "threeml_self", "threeml_cross"),
+    [(0.3, 0.15, 0.99, 1.18, 1.19), (0.75, 0.3, 0.94, 1.50, 1.51), (0.75, 0.15, 0.95, 1.40, 1.41)],
+)
+def test_schedules_over_vanilla_15(
+    rate: float, end: float, vanilla: float, threeml_self: float, threeml_cross: float
+) -> None:
+    speedups = []
+    for architecture in ARCHITECTURES:
+        config = preset(LARGE, architecture, rate).replace(mask_rate_schedule="linear", mask_rate_end=end)
+        speedups.append(round(flops.config_speedup(config, "exact"), 2))
+        same = config.replace(architecture="vanilla")
+        expected = flops.forward_flops(same, "exact") / flops.forward_flops(config, "exact")
+        assert flops.config_speedup(config, "exact", None) == expected
+    assert speedups == [vanilla, threeml_self, threeml_cross]
+
+
+def test_equal_budgets_with_a_schedule() -> None:
+    """As many steps as cost what the vanilla model at 15% does, whose rate does not change."""
+    config = make_config({"preset": LARGE, "equal_budget": True, "mask_rate_schedule": "linear"})
+    found = equal_budget(config)
+    assert [changes["architecture"] for changes in found] == ["self", "self", "cross"]
+    baseline = flops.forward_flops(preset(LARGE, "vanilla", 0.15)) * config.max_steps
+    for changes in found:
+        model = variant(config, **changes)
+        assert flops.forward_flops(model) * changes["max_steps"] == pytest.approx(baseline, rel=2e-4)
 
 
 def test_a_step_costs_three_forward_passes() -> None:

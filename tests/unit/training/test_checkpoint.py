@@ -27,10 +27,15 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_resume_is_bit_for_bit(architecture: str, small: dict, tmp_path: Path) -> None:
-    """With dropout on: weights after save, load and k more steps equal those of the uninterrupted run."""
-    config = make_config({**small, "architecture": architecture, "hidden_dropout_prob": 0.1})
+def test_resume_is_bit_for_bit(architecture: str, schedule: str, small: dict, tmp_path: Path) -> None:
+    """With dropout on: weights after save, load and k more steps equal those of the uninterrupted run.
+
+    The mask rate of the schedule changes in the steps before and behind the state.
+    """
+    rate = {"mask_rate": 0.5, "mask_rate_schedule": schedule, "mask_rate_levels": 5, "max_steps": 8}
+    config = make_config({**small, **rate, "architecture": architecture, "hidden_dropout_prob": 0.1})
     data = prepare_data(config)
     straight = Trainer(config, data, CPU)
     for _ in range(4):
