@@ -69,6 +69,7 @@ def small(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
         "layer_norm": "pre",
         "learning_rate": 4e-3,
         "validation_fraction": 0.1,
+        "bf16": False,
         "max_steps": 20,
         "batch_size": 8,
         "eval_steps": 10,
@@ -111,7 +112,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session")
 def encoders(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedTokenizerFast) -> dict[str, Path]:
-    """Untrained encoders of three families, as folders."""
+    """Untrained encoders of four families, as folders."""
     import torch
     import transformers
 
@@ -129,11 +130,14 @@ def encoders(tmp_path_factory: pytest.TempPathFactory, tokenizer: PreTrainedToke
         "eos_token_id": 2,
     }
     roberta = {**size, "max_position_embeddings": 66, "type_vocab_size": 1}
+    modern = {name: value for name, value in size.items() if not name.endswith("dropout_prob")}
+    modern |= {"max_position_embeddings": 64, "local_attention": 16, "cls_token_id": 0, "sep_token_id": 2}
     torch.manual_seed(0)
     models = {
         "post": transformers.RobertaModel(transformers.RobertaConfig(**roberta)),
         "pre": transformers.RobertaPreLayerNormModel(transformers.RobertaPreLayerNormConfig(**roberta)),
         "bert": transformers.BertModel(transformers.BertConfig(**size, max_position_embeddings=64)),
+        "modern": transformers.ModernBertModel(transformers.ModernBertConfig(**modern)),
     }
     folders = {}
     for name, model in models.items():

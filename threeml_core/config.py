@@ -41,7 +41,7 @@ from threeml_core.parameters.masking import (
     parse_mask_split,
     smallest_mask_rate,
 )
-from threeml_core.parameters.model import ModelParameters
+from threeml_core.parameters.model import MODERN, ModelParameters, default_ffn_width
 from threeml_core.parameters.parameter import LARGEST, RENAMED, check
 from threeml_core.parameters.report import PlanParameters, ReportParameters
 from threeml_core.parameters.runs import RunsParameters
@@ -75,14 +75,15 @@ class StudyConfig(
         head_size = max(1, self.hidden_size // self.num_attention_heads)
         width = self.decoder_hidden_size or self.hidden_size // 2
         derived: dict[str, Any] = {
-            "intermediate_size": 4 * self.hidden_size,
+            "intermediate_size": default_ffn_width(self.encoder, self.hidden_size),
             "max_position_embeddings": max(self.sequence_length, self.max_length) + 2,
             "decoder_hidden_size": width,
             "decoder_num_attention_heads": max(1, width // head_size),
             "micro_batch_size": self.batch_size,
         }
         derived = {name: value for name, value in derived.items() if getattr(self, name) is None}
-        pre_only = ARCHITECTURES[self.architecture].pre_layer_norm_only  # section 3.3: 3ML_cross
+        # section 3.3: 3ML_cross
+        pre_only = ARCHITECTURES[self.architecture].pre_layer_norm_only or self.encoder == MODERN
         if pre_only and self.layer_norm == "post" and sources["layer_norm"].startswith("preset"):
             derived["layer_norm"] = "pre"
         for name, value in derived.items():
@@ -109,7 +110,7 @@ class StudyConfig(
         """A copy with other values; what was derived is derived again."""
         kept = {name: getattr(self, name) for name in PARAMETERS if self.sources[name] != "derived"}
         sources = {name: source for name, source in self.sources.items() if source != "derived"}
-        if self.sources["layer_norm"] == "derived":  # of 3ML_cross, instead of the preset's
+        if self.sources["layer_norm"] == "derived":  # of 3ML_cross or ModernBERT, instead of the preset's
             kept["layer_norm"], sources["layer_norm"] = "post", f"preset {self.preset}"
         return StudyConfig(**{**kept, **changes}, sources={**sources, **dict.fromkeys(changes, "given")})
 
@@ -189,6 +190,10 @@ def _problems(c: StudyConfig) -> Iterator[str]:
         d, h = getattr(c, width), getattr(c, heads)
         if d % h:
             yield f"{heads}={h} does not divide {width}={d}: choose heads that divide the width"
+        elif c.encoder == MODERN and d // h % 2:
+            yield f"{heads}={h} makes heads of {d // h} at {width}={d}: RoPE needs heads of an even width"
+    if c.encoder == MODERN and c.layer_norm == "post":
+        yield "layer_norm='post': ModernBERT has pre-LN alone; leave layer_norm out, or take encoder=roberta"
     if c.batch_size % c.micro_batch_size:
         yield f"micro_batch_size={c.micro_batch_size} does not divide batch_size={c.batch_size}"
     ends = () if c.mask_rate_schedule == "constant" else ("mask_rate_end",)  # what lies between is right with them
@@ -362,8 +367,8 @@ def load_preset(name: str) -> dict[str, Any]:
 def make_config(given: Mapping[str, Any]) -> StudyConfig:
     """Preset values overlaid with `given`, where None means "not given"; a given corpus brings its own validation text.
 
-    A preset's post-LN is not for 3ML_cross, which gets pre-LN, with `-f params/x.yaml` as with `-p preset x`; given by
-    itself, `layer_norm` is obeyed.
+    A preset's post-LN is not for 3ML_cross or ModernBERT, which get pre-LN, with `-f params/x.yaml` as with
+    `-p preset x`; given by itself, `layer_norm` is obeyed, or refused.
 
     Raises:
         ParameterError: unknown name (with the nearest known one), wrong type, out of range.
@@ -383,7 +388,7 @@ def make_config(given: Mapping[str, Any]) -> StudyConfig:
 
 def given_parameters(config: StudyConfig) -> dict[str, Any]:
     """What `make_config` has to be given in another process for the same values from the same sources."""
-    deciding = ("corpus", "architecture")  # whether and how others follow from the preset
+    deciding = ("corpus", "architecture", "encoder")  # whether and how others follow from the preset
     given = {"preset": config.preset} | {n: getattr(config, n) for n in deciding if config.sources[n] == "given"}
     others = make_config(given)
     for name, value in config.parameters().items():
@@ -489,8 +494,11 @@ def parse_arguments(description: str, arguments: list[str] | None = None, stage:
 def variant(config: StudyConfig, **changes: Any) -> StudyConfig:
     """`config` with other values; 3ML_cross always with pre-LN (section 3.3: post-LN does not work).
 
-    A decoder of another width has heads as wide as the encoder's.
+    A decoder of another width has heads as wide as the encoder's. A schedule of the mask rate goes with the rate of
+    `config`: at another one the rate is constant.
     """
+    if changes.get("mask_rate", config.mask_rate) != config.mask_rate:
+        changes = {"mask_rate_schedule": "constant", **changes}
     if changes.get("architecture", config.architecture) == "cross":
         changes = {"layer_norm": "pre", **changes}
     if "decoder_hidden_size" in changes:

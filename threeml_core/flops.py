@@ -25,6 +25,7 @@ from typing import Literal
 from threeml_core.config import StudyConfig, at_constant_rate
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import corruption_counts, levels_of, parse_mask_split
+from threeml_core.parameters.model import MODERN, default_ffn_width
 
 Mode = Literal["paper", "exact"]
 STEP_FACTOR: dict[Mode, int] = {"paper": 2, "exact": 3}
@@ -40,21 +41,22 @@ def block_flops(n: float, d: float, intermediate: float | None = None) -> float:
     return 8 * n * d * d + 4 * n * n * d + 4 * n * d * intermediate
 
 
-def cross_block_flops(n_en: float, n_de: float, d_de: float) -> float:
+def cross_block_flops(n_en: float, n_de: float, d_de: float, intermediate: float | None = None) -> float:
     """phi_CBLK = 4n_en·d_de² + 28n_de·d_de² + 4n_en·n_de·d_de + 4n_de²·d_de, forward, FLOPs.
 
     Source: Appendix C. Self-attention among n_de [MASK]s, cross-attention to n_en encoder outputs, FFN.
     """
     cross_attention = 4 * n_en * d_de**2 + 4 * n_de * d_de**2 + 4 * n_en * n_de * d_de
-    return block_flops(n_de, d_de) + cross_attention
+    return block_flops(n_de, d_de, intermediate) + cross_attention
 
 
-def last_block_flops(n: float, n_predicted: float, d: float) -> float:
+def last_block_flops(n: float, n_predicted: float, d: float, intermediate: float | None = None) -> float:
     """A self-attention block whose result is needed at `n_predicted` of its n tokens only, forward, FLOPs.
 
     Keys and values of all tokens, everything else at the predicted ones; `block_flops(n, d)` where all are.
     """
-    return 4 * n * d * d + 20 * n_predicted * d * d + 4 * n * n_predicted * d
+    intermediate = 4 * d if intermediate is None else intermediate
+    return 4 * n * d * d + 4 * n_predicted * d * (d + intermediate) + 4 * n * n_predicted * d
 
 
 def prediction_flops(n_predicted: float, d_in: float, d_en: float, vocab: float) -> float:
@@ -121,15 +123,26 @@ def _counts(config: StudyConfig, mode: Mode) -> TokenCounts:
 def vanilla_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
     """`vanilla_flops` of a configuration."""
     return vanilla_flops(
-        _counts(config, mode), config.hidden_size, config.num_hidden_layers, vocab, config.intermediate_size
+        _counts(config, mode), config.hidden_size, config.num_hidden_layers, vocab, encoder_ffn(config)
     )
+
+
+def encoder_ffn(config: StudyConfig) -> float:
+    """`intermediate` of the encoder in the formulas; a gate is a third matrix, as costly as half as much width."""
+    assert config.intermediate_size is not None
+    return config.intermediate_size * (1.5 if config.encoder == MODERN else 1)
+
+
+def _decoder_ffn(config: StudyConfig) -> float:
+    width = default_ffn_width(config.encoder, _widths(config)[1])
+    return width * (1.5 if config.encoder == MODERN else 1)
 
 
 def _encoder_flops(config: StudyConfig, n_en: float) -> float:
     """The encoder of 3ML, and the projection to the decoder's width if that is another."""
     d_en, d_de = _widths(config)
     projection = 2 * n_en * d_en * d_de if d_en != d_de else 0
-    return projection + config.num_hidden_layers * block_flops(n_en, d_en, config.intermediate_size)
+    return projection + config.num_hidden_layers * block_flops(n_en, d_en, encoder_ffn(config))
 
 
 def threeml_self_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
@@ -137,11 +150,11 @@ def threeml_self_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
 
     The appendix counts the last decoder block in full; `exact` counts what is executed, see `last_block_flops`.
     """
-    counts, (d_en, d_de) = _counts(config, mode), _widths(config)
+    counts, (d_en, d_de), ffn = _counts(config, mode), _widths(config), _decoder_ffn(config)
     return (
         _encoder_flops(config, counts.n_en)
-        + (config.decoder_num_hidden_layers - 1) * block_flops(counts.n, d_de)
-        + last_block_flops(counts.n, counts.n if mode == "paper" else counts.n_corrupted, d_de)
+        + (config.decoder_num_hidden_layers - 1) * block_flops(counts.n, d_de, ffn)
+        + last_block_flops(counts.n, counts.n if mode == "paper" else counts.n_corrupted, d_de, ffn)
         + prediction_flops(counts.n_corrupted, d_de, d_en, vocab)
     )
 
@@ -156,10 +169,16 @@ def threeml_cross_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
     visible_width = d_de if mode == "exact" and config.visible_head == "shared" else d_en
     return (
         _encoder_flops(config, counts.n_en)
-        + config.decoder_num_hidden_layers * cross_block_flops(counts.n_en, counts.n_masked, d_de)
+        + config.decoder_num_hidden_layers * cross_block_flops(counts.n_en, counts.n_masked, d_de, _decoder_ffn(config))
         + prediction_flops(counts.n_visible, visible_width, d_en, vocab)
         + prediction_flops(counts.n_masked, d_de, d_en, vocab)
     )
+
+
+def _positions(config: StudyConfig, d: int) -> int:
+    """Parameters of a position table of this width; RoPE has none."""
+    assert config.max_position_embeddings is not None
+    return 0 if config.encoder == MODERN else config.max_position_embeddings * d
 
 
 def _widths(config: StudyConfig) -> tuple[int, int]:
@@ -188,19 +207,29 @@ def config_speedup(
     return speedup(forward_flops(baseline, mode, vocab), forward_flops(config, mode, vocab))
 
 
-def _linear(d_in: int, d_out: int) -> int:
-    return d_in * d_out + d_out
+def _linear(config: StudyConfig, d_in: int, d_out: int) -> int:
+    return d_in * d_out + (0 if config.encoder == MODERN else d_out)
 
 
-def _block_parameters(d: int, inner: int) -> int:
-    return 4 * _linear(d, d) + _linear(d, inner) + _linear(inner, d) + 2 * 2 * d
+def _norm(config: StudyConfig, d: int) -> int:
+    return d if config.encoder == MODERN else 2 * d
+
+
+def _block_parameters(config: StudyConfig, d: int, inner: int) -> int:
+    entry = 2 * inner if config.encoder == MODERN else inner  # the gate stands beside what it gates
+    ffn = _linear(config, d, entry) + _linear(config, inner, d)
+    return 4 * _linear(config, d, d) + ffn + 2 * _norm(config, d)
 
 
 def encoder_block_parameters(config: StudyConfig) -> int:
-    """Parameters of the encoder's blocks, without embeddings; with the final LayerNorm of pre-LN."""
+    """Parameters of the encoder's blocks, without embeddings; with the final LayerNorm of pre-LN.
+
+    ModernBERT's first block has no norm before its attention, as the embedding's is there.
+    """
     assert config.intermediate_size is not None
-    blocks = config.num_hidden_layers * _block_parameters(config.hidden_size, config.intermediate_size)
-    return blocks + (2 * config.hidden_size if config.layer_norm == "pre" else 0)
+    blocks = config.num_hidden_layers * _block_parameters(config, config.hidden_size, config.intermediate_size)
+    final = config.layer_norm == "pre" and config.encoder != MODERN
+    return blocks + (_norm(config, config.hidden_size) if final else 0)
 
 
 def decoder_parameters(config: StudyConfig) -> int:
@@ -215,33 +244,35 @@ def no_decoder(config: StudyConfig) -> int:
 
 def threeml_self_decoder(config: StudyConfig) -> int:
     """Parameters of the decoder of 3ML_self."""
-    (d_en, d_de), positions = _widths(config), config.max_position_embeddings
-    assert positions is not None
-    total = config.decoder_num_hidden_layers * _block_parameters(d_de, 4 * d_de) + positions * d_de + d_de
-    total += _linear(d_en, d_de) if d_en != d_de else 0
-    return total + (2 * d_de if config.layer_norm == "pre" else 0)
+    (d_en, d_de), inner = _widths(config), default_ffn_width(config.encoder, _widths(config)[1])
+    total = config.decoder_num_hidden_layers * _block_parameters(config, d_de, inner) + _positions(config, d_de) + d_de
+    total += _linear(config, d_en, d_de) if d_en != d_de else 0
+    return total + (_norm(config, d_de) if config.layer_norm == "pre" else 0)
 
 
 def threeml_cross_decoder(config: StudyConfig) -> int:
     """Parameters of the decoder of 3ML_cross, with the separate head for visible tokens if there is one."""
     d_en, d_de = _widths(config)
-    head = _linear(d_en, d_en) + 2 * d_en if config.visible_head == "separate" else 0
-    cross_attention = config.decoder_num_hidden_layers * (4 * _linear(d_de, d_de) + 2 * d_de)
+    head = _linear(config, d_en, d_en) + _norm(config, d_en) if config.visible_head == "separate" else 0
+    cross_attention = config.decoder_num_hidden_layers * (4 * _linear(config, d_de, d_de) + _norm(config, d_de))
     return threeml_self_decoder(config) + cross_attention + head
 
 
 def parameter_count(config: StudyConfig, vocab: int | None = None) -> int:
     """Trainable parameters of the whole pre-training model; the word embedding is tied and counted once."""
     vocab = config.vocab_size if vocab is None else vocab
-    d, positions = config.hidden_size, config.max_position_embeddings
-    assert positions is not None
-    embeddings = vocab * d + positions * d + d + 2 * d  # words, positions, one token type, LayerNorm
+    d = config.hidden_size
+    token_type = 0 if config.encoder == MODERN else d
+    embeddings = vocab * d + _positions(config, d) + token_type + _norm(config, d)
     d_in = config.decoder_hidden_size if ARCHITECTURES[config.architecture].has_decoder else d
     assert d_in is not None
-    head = _linear(d_in, d) + 2 * d + vocab
+    head = _linear(config, d_in, d) + _norm(config, d) + vocab
     return embeddings + encoder_block_parameters(config) + decoder_parameters(config) + head
 
 
 def training_memory_bytes(config: StudyConfig) -> int:
-    """Weights, gradients and both AdamW moments in fp32: 16 bytes a parameter. Activations come on top."""
+    """Weights, gradients and both AdamW moments in fp32: 16 bytes a parameter. Activations come on top.
+
+    Muon keeps one moment of a matrix, so that it needs up to a quarter less.
+    """
     return 16 * parameter_count(config)

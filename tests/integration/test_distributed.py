@@ -68,20 +68,27 @@ def stop(settings: dict, runs: Path, *launcher: str) -> tuple[int, str, str]:
     return process.returncode, out, error
 
 
-def test_two_processes_give_the_curve_of_one(own_runs: dict, tmp_path: Path) -> None:
-    """20 steps with accumulation, dropout and a falling mask rate, started as a notebook does: losses within 1e-5.
+@pytest.mark.parametrize(
+    ("bf16", "optimizer", "apart"), [(False, "adamw", 1e-5), (True, "adamw", 2e-2), (False, "muon", 2e-3)]
+)
+def test_two_processes_give_the_curve_of_one(
+    bf16: bool, optimizer: str, apart: float, own_runs: dict, tmp_path: Path
+) -> None:
+    """20 steps with accumulation, dropout and a falling mask rate, started as a notebook does: one record, one log.
 
-    There is one record and one log.
+    Muon rounds to bfloat16: a gradient that is summed in another order tells after a few steps.
     """
-    settings = {**own_runs, "max_steps": 20, "eval_steps": 10, "mask_rate": 0.5, "mask_rate_schedule": "linear"}
+    settings = {**own_runs, "max_steps": 20, "eval_steps": 10, "bf16": bf16, "optimizer": optimizer}
+    settings |= {"mask_rate": 0.5, "mask_rate_schedule": "linear"}
     lines: list[str] = []
     two = pretrain(make_config({**settings, "num_processes": 2}), lines.append)
     one = pretrain(make_config({**settings, "runs_dir": str(tmp_path / "one")}), lambda line: None)
     assert two.run_id == one.run_id and two.environment["processes"] == 2 and one.environment["processes"] == 1
     assert {**two.sources, "num_processes": ""} == {**one.sources, "num_processes": "", "preset": "given"}
     curves = losses(two.folder(tmp_path)), losses(one.folder(tmp_path / "one"))
-    assert len(curves[0]) == 20 and curves[0] == pytest.approx(curves[1], abs=1e-5)
-    assert two.metrics["eval_loss"] == pytest.approx(one.metrics["eval_loss"], abs=1e-5)
+    assert len(curves[0]) == 20 and curves[0] == pytest.approx(curves[1], abs=apart)
+    assert bf16 or curves[0][:2] == pytest.approx(curves[1][:2], abs=1e-5)
+    assert two.metrics["eval_loss"] == pytest.approx(one.metrics["eval_loss"], abs=apart)
     assert [line for line in lines if line.startswith("step 20/20")] and lines.count(f"run {two.run_id} starts") == 1
     assert pretrain(make_config({**settings, "num_processes": 2}), lines.append).run_id == two.run_id, "it is read"
 

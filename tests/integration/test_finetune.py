@@ -274,7 +274,7 @@ def test_random_keeps_the_geometry_and_draws_the_weights(given: dict, encoders: 
         make_config({"checkpoint": "random:x", "random_baseline": True})
 
 
-@pytest.mark.parametrize("family", ["post", "bert"])
+@pytest.mark.parametrize("family", ["post", "bert", "modern"])
 def test_other_encoders(family: str, given: dict, encoders: dict[str, Path]) -> None:
     config = make_config({**given, "tasks": "sst2,rte", "from_mnli": False, "num_seeds": 1})
     study = finetuned(config, encoders[family])

@@ -39,9 +39,11 @@ CPU = torch.device("cpu")
 # -- a whole run ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_run_leaves_everything(architecture: str, own_runs: dict) -> None:
-    config = make_config({**own_runs, "architecture": architecture, "mask_rate": 0.5})
+@pytest.mark.parametrize(
+    ("architecture", "encoder"), [*((name, "roberta") for name in ARCHITECTURES), ("self", "modernbert")]
+)
+def test_a_run_leaves_everything(architecture: str, encoder: str, own_runs: dict) -> None:
+    config = make_config({**own_runs, "architecture": architecture, "encoder": encoder, "mask_rate": 0.5})
     lines: list[str] = []
     record = pretrain(config, lines.append)
     folder = record.folder(config.runs_dir)
@@ -67,27 +69,31 @@ def test_a_run_leaves_everything(architecture: str, own_runs: dict) -> None:
     classifier, info = AutoModelForSequenceClassification.from_pretrained(
         folder / "encoder", num_labels=2, output_loading_info=True
     )
-    assert all(key.startswith("classifier.") for key in info["missing_keys"]) and not info["unexpected_keys"]
+    assert all(key.startswith(("classifier.", "head.")) for key in info["missing_keys"])
+    assert not info["unexpected_keys"]
     assert classifier(
         **AutoTokenizer.from_pretrained(folder / "encoder")("A test.", return_tensors="pt")
     ).logits.shape == (1, 2)
     card = (folder / "encoder" / "README.md").read_text()
     assert card.count(record.run_id) == 1
+    of_kind = {
+        "roberta": ("`RobertaPreLayerNormModel`", "`roberta-prelayernorm`", "no pooler was trained"),
+        "modernbert": ("`ModernBertModel`", "`modernbert`", "there is no pooler"),
+    }
     for stated in (
-        "`RobertaPreLayerNormModel`",
-        "`roberta-prelayernorm`",
-        "no pooler was trained",
+        *of_kind[encoder],
         f"{record.metrics['eval_perplexity']:.2f} over all corrupted tokens",
         f"at [MASK]s\n  {record.metrics['eval_perplexity_masked']:.2f}",
     ):
         assert stated in card, stated
 
 
-@pytest.mark.parametrize("room", [0, 10])
-def test_the_exported_tokenizer_cuts_where_the_positions_end(room: int, own_runs: dict) -> None:
+@pytest.mark.parametrize(("room", "encoder"), [(0, "roberta"), (10, "roberta"), (10, "modernbert")])
+def test_the_exported_tokenizer_cuts_where_the_positions_end(room: int, encoder: str, own_runs: dict) -> None:
     """Not at the length of pre-training, and not behind the table's end, where the encoder would fail."""
     length = own_runs["sequence_length"] + room
-    config = make_config({**own_runs, "max_steps": 2, "max_position_embeddings": length + 2})
+    given = {**own_runs, "max_steps": 2, "max_position_embeddings": length + 2, "encoder": encoder}
+    config = make_config(given)
     folder = pretrain(config, no_line).folder(config.runs_dir)
     for name in ("encoder", "model"):
         tokenizer = AutoTokenizer.from_pretrained(folder / name)
@@ -115,6 +121,9 @@ def test_cross_is_pre_ln_where_the_preset_is_not(own_runs: dict) -> None:
     asked = make_config({**given, "architecture": "cross", "layer_norm": "post", "max_steps": 2})
     assert pretrain(asked, lines.append).parameters["layer_norm"] == "post"
     assert any(line.startswith("warning: layer_norm=post, as given") for line in lines)
+    lines.clear()
+    pretrain(make_config({**given, **large, "encoder": "modernbert", "architecture": "vanilla"}), lines.append)
+    assert any(line.endswith("which preset longer-base has: post-LN does not work for ModernBERT") for line in lines)
 
 
 def test_it_learns(own_runs: dict) -> None:
@@ -156,6 +165,8 @@ def test_a_finished_run_is_not_repeated(own_runs: dict) -> None:
         {"max_grad_norm": 1.0},
         {"bf16": True},
         {"layer_norm": "post", "initialization": "bert"},
+        {"encoder": "modernbert", "mask_counts": "probabilistic", "local_attention": 8},
+        {"encoder": "modernbert", "bf16": True, "local_attention": 8, "architecture": "cross"},
         pytest.param({"torch_compile": True}, marks=pytest.mark.slow),
     ],
 )

@@ -15,6 +15,7 @@ from threeml_core.config import (
     PARAMETERS,
     SECTIONS,
     StudyConfig,
+    deciding_parameters,
     describe,
     executed_parameters,
     given_parameters,
@@ -26,6 +27,7 @@ from threeml_core.config import (
     preset_names,
     resolve_parameters,
     type_of,
+    variant,
 )
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import PROJECT_ROOT
@@ -89,6 +91,33 @@ def test_a_presets_post_ln_is_not_for_cross() -> None:
     assert (given.layer_norm, given.sources["layer_norm"]) == ("post", "given")
 
 
+def test_modernbert_is_pre_ln() -> None:
+    """A preset's post-LN is not followed, and comes back with RoBERTa; given, it is refused (see `REFUSALS`)."""
+    base = make_config({"preset": "longer-base"})
+    modern = make_config({"preset": "longer-base", "encoder": "modernbert"})
+    for config in (modern, base.replace(encoder="modernbert"), make_config(given_parameters(modern))):
+        assert config == modern and (config.layer_norm, config.sources["layer_norm"]) == ("pre", "derived")
+    assert modern.replace(encoder="roberta").layer_norm == "post"
+
+
+def test_a_gated_ffn_is_narrower() -> None:
+    """8/3 of the width, up to a multiple of 8."""
+    for d, width in ((96, 256), (128, 344), (768, 2048), (8, 24)):
+        config = make_config({"hidden_size": d, "num_attention_heads": 4, "encoder": "modernbert"})
+        assert config.intermediate_size == width
+        assert config.replace(encoder="roberta").intermediate_size == 4 * d
+
+
+def test_modernberts_parameters_are_no_part_of_a_robertas_identity() -> None:
+    config = make_config({})
+    others = {"local_attention": 64, "global_attn_every_n_layers": 2, "global_rope_theta": 1e5, "local_rope_theta": 1e3}
+    assert not {"encoder", *others} & identity_parameters(config).keys()
+    assert identity_parameters(config.replace(**others)) == identity_parameters(config)
+    modern = config.replace(encoder="modernbert")
+    assert identity_parameters(modern)["encoder"] == "modernbert"
+    assert others.items() <= identity_parameters(modern.replace(**others)).items()
+
+
 def test_preset_files() -> None:
     """Each names itself, so that `-f params/x.yaml` and `-p preset x` are the same; each says what it costs."""
     for name in preset_names():
@@ -122,6 +151,13 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"mask_rate": 0}, r"mask_rate=0.0: expected a fraction"),
     ({"mask_rate": 40}, r"mask_rate=40.0: expected a fraction"),
     ({"mask_rate": 0.001}, r"mask_rate=0.001 masks no token in a sequence of"),
+    (
+        {"mask_rate_schedule": "exponential"},
+        "mask_rate_schedule='exponential': expected one of constant, l",
+    ),
+    ({"mask_rate_schedule": "linear", "mask_rate_end": 0.001}, r"mask_rate_end=0.001 masks no token in a sequence of"),
+    ({"mask_rate_schedule": "steps", "mask_rate_end": 0.99}, r"mask_rate_end=0.99 corrupts 3. of 32 tokens, but 2 are"),
+    ({"mask_rate_schedule": "steps", "mask_rate_levels": 1}, r"mask_rate_levels=1: expected at least 2"),
     ({"mask_rate": 0.999}, r"mask_rate=0.999 corrupts .* lower it to at most"),
     ({"mask_rate": "0,5"}, r"mask_rate='0,5': expected a number such as 0.4; write 0.5$"),
     ({"mask_rate": "40%"}, r"mask_rate='40%': expected a number such as 0.4; write 0.4$"),
@@ -136,6 +172,13 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"num_attention_heads": 3}, r"num_attention_heads=3 does not divide hidden_size"),
     ({"num_attention_heads": 0}, r"num_attention_heads=0: expected at least 1"),
     ({"decoder_num_attention_heads": 5}, r"decoder_num_attention_heads=5 does not divide decoder_hidden_size"),
+    ({"encoder": "bert"}, r"encoder='bert': expected one of roberta, modernbert$"),
+    ({"encoder": "modernbert", "layer_norm": "post"}, r"layer_norm='post': ModernBERT .* or take encoder=roberta$"),
+    (
+        {"encoder": "modernbert", "hidden_size": 36, "num_attention_heads": 4, "decoder_hidden_size": 18},
+        r"num_attention_heads=4 makes heads of 9 at hidden_size=36: RoPE needs heads of an even width$",
+    ),
+    ({"local_attention": 1}, r"local_attention=1: expected at least 2$"),
     ({"batch_size": 10, "micro_batch_size": 4}, r"micro_batch_size=4 does not divide batch_size=10"),
     ({"max_steps": 1.5}, r"max_steps=1.5: expected a whole number such as"),
     ({"max_steps": 0}, r"max_steps=0: expected at least 1"),
@@ -355,3 +398,33 @@ def test_a_given_corpus_brings_its_own_validation_text() -> None:
     assert own.validation_corpus is None and own.sources["validation_corpus"] == "default"
     both = make_config({"preset": "small", "corpus": "/data/text", "validation_corpus": "/data/held"})
     assert both.validation_corpus == "/data/held"
+
+
+def test_muons_numbers_mean_nothing_for_adamw() -> None:
+    """An AdamW run is the one that it was before there was Muon."""
+    adamw, other = make_config({}), make_config({"muon_learning_rate": 0.1, "adjust_lr_fn": "match_rms_adamw"})
+    assert identity_parameters(adamw) == identity_parameters(other)
+    assert not [name for name in identity_parameters(other) if "muon" in name or name in ("optimizer", "adjust_lr_fn")]
+    muon = adamw.replace(optimizer="muon")
+    assert identity_parameters(muon) == {**identity_parameters(adamw), "optimizer": "muon"}
+    assert identity_parameters(muon.replace(muon_momentum=0.9)) == {**identity_parameters(muon), "muon_momentum": 0.9}
+    assert deciding_parameters(muon)["muon_learning_rate"] == 0.02, "shown on a page"
+
+
+def test_a_schedule_is_part_of_a_run_only_where_it_changes_something() -> None:
+    """Its numbers mean nothing at a constant rate; with one its levels are what is executed."""
+    constant = make_config({})
+    same = make_config({"mask_rate_end": 0.2, "mask_rate_levels": 3})
+    assert executed_parameters(same) == executed_parameters(constant)
+    going = {kind: make_config({"mask_rate_schedule": kind}) for kind in ("linear", "cosine", "steps")}
+    found = [executed_parameters(config)["corruption"] for config in going.values()]
+    assert [len(of["levels"]) for of in found] == [8, 8, 8] and len({of["schedule"] for of in found}) == 3
+    still = executed_parameters(make_config({"mask_rate_schedule": "linear", "mask_rate_end": 0.4}))
+    assert still["corruption"] == executed_parameters(constant)["corruption"]
+
+
+def test_a_schedule_goes_with_its_own_rate() -> None:
+    """A study's baseline at 15% masks 15% all along."""
+    config = make_config({"mask_rate": 0.5, "mask_rate_schedule": "linear", "mask_rate_end": 0.3})
+    assert variant(config, mask_rate=0.5, architecture="cross").mask_rate_schedule == "linear"
+    assert variant(config, mask_rate=0.15, architecture="vanilla").mask_rate_schedule == "constant"

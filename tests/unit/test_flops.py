@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from threeml_core import flops
-from threeml_core.config import StudyConfig, at_constant_rate, make_config, variant
+from threeml_core.config import StudyConfig, make_config, variant
+from threeml_core.models.build import build_model
 from threeml_core.models.counting import count_forward_flops
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import levels_of
@@ -95,10 +98,45 @@ def test_base_cross_parameters_are_pre_ln() -> None:
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("visible_head", ["shared", "separate"])
-@pytest.mark.parametrize("name", [LARGE, BASE])
-def test_torch_counts_exactly_the_formula(architecture: str, visible_head: str, name: str) -> None:
-    config = preset(name, architecture, 0.5).replace(visible_head=visible_head)
+@pytest.mark.parametrize(("name", "encoder"), [(LARGE, "roberta"), (BASE, "roberta"), (BASE, "modernbert")])
+def test_torch_counts_exactly_the_formula(architecture: str, visible_head: str, name: str, encoder: str) -> None:
+    config = preset(name, architecture, 0.5).replace(visible_head=visible_head, encoder=encoder)
     assert count_forward_flops(config) == flops.forward_flops(config, "exact")
+    odd = config.replace(
+        hidden_size=72,
+        num_attention_heads=12,
+        intermediate_size=101,
+        decoder_hidden_size=36,
+        decoder_num_attention_heads=6,
+    )
+    assert count_forward_flops(odd, 99) == flops.forward_flops(odd, "exact", 99)
+
+
+@pytest.mark.parametrize("mode", ["paper", "exact"])
+def test_a_gate_costs_what_it_saves_in_width(mode: flops.Mode) -> None:
+    """At widths that three divides the default of ModernBERT costs what RoBERTa's does; its window saves nothing."""
+    for architecture in ARCHITECTURES:
+        config = preset(BASE, architecture, 0.4).replace(encoder="modernbert", intermediate_size=None)
+        assert (config.intermediate_size, config.layer_norm) == (2048, "pre")
+        roberta = flops.forward_flops(preset(BASE, architecture, 0.4), mode)
+        assert flops.forward_flops(config, mode) == pytest.approx(roberta)
+        assert flops.forward_flops(config.replace(local_attention=16), mode) == pytest.approx(roberta)
+
+
+@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("visible_head", ["shared", "separate"])
+def test_parameters_of_the_parts(architecture: str, visible_head: str, encoder: str) -> None:
+    """The decoder's, without the head; the encoder's; and the head with its bias."""
+    given = {"architecture": architecture, "encoder": encoder, "visible_head": visible_head, "hidden_size": 32}
+    config = make_config({**given, "num_attention_heads": 4, "decoder_hidden_size": 24, "num_hidden_layers": 3})
+    model = build_model(config, 99)
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    decoder = sum(size for name, size in sizes.items() if not name.startswith(("encoder.", "head")))
+    assert decoder == flops.decoder_parameters(config)
+    assert sum(sizes.values()) == flops.parameter_count(config, 99)
+    layers = [size for name, size in sizes.items() if name.startswith("encoder.") and ".embeddings." not in name]
+    assert sum(layers) == flops.encoder_block_parameters(config)
 
 
 def test_paper_mode_equals_exact_mode_where_counts_are_whole() -> None:
@@ -116,49 +154,61 @@ def test_paper_mode_equals_exact_mode_where_counts_are_whole() -> None:
 
 
 def test_a_last_block_needed_everywhere_is_a_block() -> None:
-    assert flops.last_block_flops(128, 128, 512) == flops.block_flops(128, 512)
-
-
-@pytest.mark.parametrize("mode", ["paper", "exact"])
-@pytest.mark.parametrize("kind", ["linear", "cosine", "steps"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_cost_of_a_schedule_is_the_sum_over_its_steps(architecture: str, kind: str, mode: flops.Mode) -> None:
-    config = preset(LARGE, architecture, 0.75).replace(mask_rate_schedule=kind, max_steps=100)
-    rates = [level.rate for level in levels_of(config.parameters()) for _ in range(len(level))]
-    by_step = [flops.forward_flops(at_constant_rate(config, rate), mode) for rate in rates]
-    assert len(by_step) == 100
-    assert flops.forward_flops(config, mode) == pytest.approx(sum(by_step) / 100, rel=1e-12)
-    assert by_step[0] < by_step[-1] if architecture != "vanilla" else by_step[0] > by_step[-1]
-
-
-@pytest.mark.parametrize(
-    ("rate", "end", "vanilla", "threeml_self", "threeml_cross"),
-    [(0.3, 0.15, 0.99, 1.18, 1.19), (0.75, 0.3, 0.94, 1.50, 1.51), (0.75, 0.15, 0.95, 1.40, 1.41)],
-)
-def test_schedules_over_vanilla_15(
-    rate: float, end: float, vanilla: float, threeml_self: float, threeml_cross: float
-) -> None:
-    speedups = []
-    for architecture in ARCHITECTURES:
-        config = preset(LARGE, architecture, rate).replace(mask_rate_schedule="linear", mask_rate_end=end)
-        speedups.append(round(flops.config_speedup(config, "exact"), 2))
-        same = config.replace(architecture="vanilla")
-        expected = flops.forward_flops(same, "exact") / flops.forward_flops(config, "exact")
-        assert flops.config_speedup(config, "exact", None) == expected
-    assert speedups == [vanilla, threeml_self, threeml_cross]
-
-
-def test_equal_budgets_with_a_schedule() -> None:
-    """As many steps as cost what the vanilla model at 15% does, whose rate does not change."""
-    config = make_config({"preset": LARGE, "equal_budget": True, "mask_rate_schedule": "linear"})
-    found = equal_budget(config)
-    assert [changes["architecture"] for changes in found] == ["self", "self", "cross"]
-    baseline = flops.forward_flops(preset(LARGE, "vanilla", 0.15)) * config.max_steps
-    for changes in found:
-        model = variant(config, **changes)
-        assert flops.forward_flops(model) * changes["max_steps"] == pytest.approx(baseline, rel=2e-4)
+    for intermediate in (None, 99):
+        assert flops.last_block_flops(128, 128, 512, intermediate) == flops.block_flops(128, 512, intermediate)
 
 
 def test_a_step_costs_three_forward_passes() -> None:
     assert flops.training_flops(10.0, batch_size=4, updates=5, mode="exact") == 3 * 4 * 5 * 10
     assert flops.training_flops(10.0, batch_size=4, updates=5, mode="paper") == 2 * 4 * 5 * 10
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine", "steps"])
+@pytest.mark.parametrize("steps", [3, 97, 1000])
+def test_a_schedule_costs_the_mean_of_its_steps(kind: str, steps: int) -> None:
+    """Closed form over levels against a sum over steps; only 3ML gets its early, higher rates cheaper."""
+    given = {"mask_rate_schedule": kind, "mask_rate": 0.7, "mask_rate_end": 0.2, "max_steps": steps}
+    for architecture, mode in itertools.product(ARCHITECTURES, ("paper", "exact")):
+        config = preset(LARGE, architecture, 0.7).replace(**given)
+        levels = levels_of(config.parameters())
+        rates = [next(level.rate for level in levels if level.first <= s < level.stop) for s in range(steps)]
+        costs = {rate: flops.forward_flops(preset(LARGE, architecture, rate), mode) for rate in set(rates)}
+        total = sum(costs[rate] for rate in rates)
+        assert flops.forward_flops(config, mode) == pytest.approx(total / steps, rel=1e-12)
+        ends = [flops.forward_flops(preset(LARGE, architecture, rate), mode) for rate in (0.7, 0.2)]
+        assert (ends[0] > ends[1]) == (architecture == "vanilla")
+
+
+def test_equal_budget_integrates_over_the_schedule() -> None:
+    """3ML_self in the steps that cost the FLOPs of the vanilla model at 15%."""
+    given = {"mask_rate_schedule": "linear", "mask_rate": 0.75, "mask_rate_end": 0.15}
+    config = preset(LARGE, "self", 0.75).replace(**given)
+    vanilla = flops.forward_flops(preset(LARGE, "vanilla", 0.15), "exact")
+    assert flops.config_speedup(config, "exact") == pytest.approx(vanilla / flops.forward_flops(config, "exact"))
+    assert 1.39 < flops.config_speedup(config, "exact") < 1.42
+    constant = flops.config_speedup(preset(LARGE, "self", 0.15), "exact")
+    assert flops.config_speedup(config, "exact") > constant
+    own = flops.config_speedup(config, "exact", None)  # over the vanilla model with the same schedule
+    assert own > flops.config_speedup(config, "exact")
+
+
+@pytest.mark.parametrize(
+    ("rate", "end", "speedups"),
+    [(0.3, 0.15, [0.99, 1.18, 1.19]), (0.75, 0.3, [0.94, 1.50, 1.51]), (0.75, 0.15, [0.95, 1.40, 1.41])],
+)
+def test_schedules_over_vanilla_15(rate: float, end: float, speedups: list[float]) -> None:
+    """In eight levels, as page 00 shows them: vanilla, 3ML_self, 3ML_cross."""
+    models = [preset(LARGE, name, rate) for name in ("vanilla", "self", "cross")]
+    models = [model.replace(mask_rate_schedule="linear", mask_rate_end=end) for model in models]
+    assert [round(flops.config_speedup(model, "exact"), 2) for model in models] == speedups
+
+
+def test_the_steps_of_an_equal_budget_with_a_schedule() -> None:
+    """As many as cost what the vanilla model at 15% does, which has no schedule."""
+    config = make_config({"preset": LARGE, "equal_budget": True, "mask_rate_schedule": "linear"})
+    found = equal_budget(config)
+    baseline = flops.forward_flops(preset(LARGE, "vanilla", 0.15)) * config.max_steps
+    models = [variant(config, **changes) for changes in found]
+    assert [model.mask_rate_schedule for model in models] == ["linear", "constant", "linear"]
+    for model in models:
+        assert flops.forward_flops(model) * model.max_steps == pytest.approx(baseline, rel=2e-4)

@@ -170,6 +170,8 @@ def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
         metrics["peak_bytes"] = peaks(variants, data, device, log)
     if "speed" in parts or "breakdown" in parts:
         runners = {variant.name: make_runner(variant, data, device) for variant in variants}
+        for name, runner in runners.items():
+            metrics["arms"][name]["bf16"] = runner.bf16
         if "speed" in parts:
             metrics |= take_turns(runners, config.num_benchmark_rounds, device, log)
         if "breakdown" in parts:

@@ -55,10 +55,10 @@ def points_of(config: StudyConfig) -> Iterator[tuple[str, float, StudyConfig]]:
     def halves(value: int, unit: int = 1) -> list[int]:
         return [v for v in (value // 2, value, 2 * value) if v >= 1 and v % unit == 0]
 
-    def width(d: int) -> dict[str, int]:
-        return {"num_attention_heads": d // head, "intermediate_size": 4 * d, "decoder_hidden_size": d_de}
+    def width(d: int) -> dict[str, int | None]:
+        return {"num_attention_heads": d // head, "intermediate_size": None, "decoder_hidden_size": d_de}
 
-    axes: dict[str, tuple[Iterable[float], Callable[[Any], dict[str, int]]]] = {
+    axes: dict[str, tuple[Iterable[float], Callable[[Any], dict[str, Any]]]] = {
         "sequence_length": (
             halves(config.sequence_length),
             lambda n: {"max_position_embeddings": 2 * config.sequence_length + 2},

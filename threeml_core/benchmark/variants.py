@@ -6,6 +6,7 @@ All train on the same sequences with the same optimizer and dropout, in the same
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -48,7 +49,7 @@ class Variant:
         forward = flops.forward_flops(c, "exact", vocab)
         if self.kind != "ours":
             every = flops.TokenCounts(c.sequence_length, c.sequence_length, 0)
-            forward = flops.vanilla_flops(every, c.hidden_size, c.num_hidden_layers, vocab, c.intermediate_size)
+            forward = flops.vanilla_flops(every, c.hidden_size, c.num_hidden_layers, vocab, flops.encoder_ffn(c))
         return flops.training_flops(forward, c.batch_size, 1, "exact")
 
 
@@ -90,6 +91,7 @@ class OursRunner:
 
     def __init__(self, variant: Variant, data: PreparedData, device: torch.device) -> None:
         self.trainer = Trainer(variant.config, data, device)
+        self.bf16 = self.trainer.bf16
 
     def batch(self) -> Any:
         """Read and corrupt the sequences of the next step."""
@@ -101,11 +103,11 @@ class OursRunner:
 
 
 class HuggingFaceRunner:
-    """`RobertaForMaskedLM` with the encoder's configuration, trained as run_mlm does, or by a bare loop.
+    """`RobertaForMaskedLM`, or the encoder's own kind, of the same configuration, trained as run_mlm does or barely.
 
     As shipped: a DataLoader with the collator of transformers, an attention mask, clipping at 1.0 and a scheduler;
     the trainer's callbacks and logging are left out. Bare: sequences corrupted by this package, none of the others, and
-    compiled where our models are.
+    compiled where our models are. On a CPU, if `bf16` is left open, it has what is faster for itself, tried on a step.
     """
 
     def __init__(self, variant: Variant, data: PreparedData, device: torch.device) -> None:
@@ -121,6 +123,16 @@ class HuggingFaceRunner:
         self._batches = Batches(config, data, device)
         self._step = 0
         self._loader = None if self._bare else self._load()
+        if self.bf16 and config.bf16 is None and device.type == "cpu":
+            self.bf16 = self._seconds(True) < self._seconds(False)
+
+    def _seconds(self, bf16: bool) -> float:
+        """Of a step in this precision, after one that is not timed."""
+        self.bf16, batch = bf16, self.batch()
+        self.step(batch)
+        started = time.perf_counter()
+        self.step(batch)
+        return time.perf_counter() - started
 
     def _load(self) -> Iterator[dict[str, Tensor]]:
         sequences, special = self.data.train, torch.tensor(list(self.data.special_ids))

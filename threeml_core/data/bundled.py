@@ -6,6 +6,7 @@ markup; what it leaves (bold and italic marks, list items, table rows, image lin
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import re
@@ -27,21 +28,15 @@ _SPACES = re.compile(r"\s+")
 
 
 def bundled_file() -> Path:
-    """Where the sample lies.
-
-    Raises:
-        CorpusError: gensim is not installed or lacks the file.
-    """
-    try:
+    """Where the sample lies; a `CorpusError` if gensim is not installed or lacks it."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
         path = Path(str(metadata.distribution("gensim").locate_file(_FILE)))
-    except metadata.PackageNotFoundError:
-        path = Path()
-    if not path.is_file():
-        raise CorpusError(
-            "corpus 'bundled' is the Wikipedia sample inside the gensim wheel, which is not installed here: "
-            "`pip install gensim`, or set corpus to a file, a folder or a prepared folder"
-        )
-    return path
+        if path.is_file():
+            return path
+    raise CorpusError(
+        "corpus 'bundled' is the Wikipedia sample inside the gensim wheel, which is not installed here: "
+        "`pip install gensim`, or set corpus to a file, a folder or a prepared folder"
+    )
 
 
 def clean_line(line: str) -> str:

@@ -38,15 +38,11 @@ PIECE_CHARACTERS = 1_000_000
 """A longer document is passed on in pieces, so that memory stays bounded whatever the corpus."""
 
 Document = Iterator[str]
-"""A document as a stream of pieces; the pieces joined are its text."""
+"""A document as a stream of pieces, none empty; the pieces joined are its text."""
 
 
 def optional_library(name: str, line: str) -> Any:
-    """A module of a library that is installed only for those who need it.
-
-    Raises:
-        CorpusError: `line`, as it is not installed.
-    """
+    """A module of a library that not everybody has; a `CorpusError` that says `line` if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -54,11 +50,7 @@ def optional_library(name: str, line: str) -> Any:
 
 
 def corpus_parts(corpus: str) -> list[str]:
-    """`"a,b"` -> the corpora that are joined.
-
-    Raises:
-        CorpusError: there is none.
-    """
+    """`"a,b"` -> the corpora that are joined; a `CorpusError` if there is none."""
     parts = [part.strip() for part in corpus.split(",") if part.strip()]
     if not parts:
         raise CorpusError("corpus is empty: expected 'bundled', a file or folder, or hub:<dataset>")
@@ -66,13 +58,8 @@ def corpus_parts(corpus: str) -> list[str]:
 
 
 def corpus_files(part: str) -> tuple[list[Path], dict[str, int]]:
-    """The files of one corpus given as a file or folder, sorted; and what of a folder is passed over, as `find_texts`.
-
-    Raises:
-        CorpusError: missing, no file of a known format in it, or a file is empty.
-    """
+    """The files of a corpus that is a file or folder, and what is passed over (`find_texts`); else a `CorpusError`."""
     path = find_path(part)
-    passed_over: dict[str, int] = {}
     if path.is_dir():
         if (path / "train.bin").is_file() and (path / "meta.json").is_file():
             raise CorpusError(f"corpus {part}: a prepared folder stands alone as corpus; give the text it was made of")
@@ -82,15 +69,15 @@ def corpus_files(part: str) -> tuple[list[Path], dict[str, int]]:
             raise CorpusError(
                 f"corpus {part}: no .txt, .jsonl or .parquet file (plain, gz, xz, bz2 or zst) in this folder{others}"
             )
-    elif path.is_file():
-        if format_of(path) not in FORMATS:
-            raise CorpusError(
-                f"corpus {part}: unknown format '{path.name}'; expected .txt, .jsonl or .parquet, "
-                "plain or with .gz, .xz, .bz2 or .zst behind"
-            )
-        files = [path]
-    else:
+    elif not path.is_file():
         raise CorpusError(f"corpus {part}: no such file or folder; expected a path, 'bundled' or hub:<dataset>")
+    elif format_of(path) not in FORMATS:
+        raise CorpusError(
+            f"corpus {part}: unknown format '{path.name}'; expected .txt, .jsonl or .parquet, "
+            "plain or with .gz, .xz, .bz2 or .zst behind"
+        )
+    else:
+        files, passed_over = [path], {}
     for file in files:
         if file.stat().st_size == 0:
             raise CorpusError(f"corpus file {file} is empty: remove it or fill it")
@@ -98,14 +85,7 @@ def corpus_files(part: str) -> tuple[list[Path], dict[str, int]]:
 
 
 def describe_corpus(corpus: str) -> dict[str, Any]:
-    """What a corpus is made of.
-
-    Returns:
-        `files` (how many are read), `hub_datasets` (how many), `passed_over` (as `find_texts`).
-
-    Raises:
-        CorpusError: see `corpus_files`; or a file is read twice, as two of the corpora hold it.
-    """
+    """Number of `files` and `hub_datasets` in it, and what is `passed_over`; a `CorpusError` for a file read twice."""
     first: dict[str, str] = {}
     passed_over: collections.Counter[str] = collections.Counter()
     hub_datasets = 0
@@ -157,26 +137,24 @@ def _lines(path: Path) -> Iterator[str]:
             while line := reader.readline(PIECE_CHARACTERS):
                 number += line.endswith("\n")
                 if "\0" in line:
-                    _refuse_utf16(path)
-                    raise CorpusError(f"{path} looks binary: a NUL byte near line {number}; expected UTF-8 text")
+                    raise _not_utf8(path, f"looks binary: a NUL byte near line {number}; expected UTF-8 text")
                 yield line
     except UnicodeDecodeError as error:
-        _refuse_utf16(path)
-        raise CorpusError(
-            f"{path} is not valid UTF-8 after line {number} ({error.reason}): convert it, for example with "
-            "`iconv -f latin1 -t utf-8`"
-        ) from None
+        advice = "convert it, for example with `iconv -f latin1 -t utf-8`"
+        raise _not_utf8(path, f"is not valid UTF-8 after line {number} ({error.reason}): {advice}") from None
     except Exception as error:
         if not _is_damage(error):
             raise
         raise CorpusError(f"{path} is damaged or truncated after line {number}: {error}") from None
 
 
-def _refuse_utf16(path: Path) -> None:
+def _not_utf8(path: Path, why: str) -> CorpusError:
+    """The error for a file that says `why`, unless it looks like UTF-16."""
     with _open_binary(path) as binary:
         encoding = utf16_of(binary.read(4096))
     if encoding:
-        raise CorpusError(f"{path} looks like UTF-16: convert it with `iconv -f {encoding} -t utf-8`")
+        why = f"looks like UTF-16: convert it with `iconv -f {encoding} -t utf-8`"
+    return CorpusError(f"{path} {why}")
 
 
 def _is_damage(error: Exception) -> bool:
@@ -216,11 +194,6 @@ def _split_lines(path: Path, separator: str) -> Iterator[tuple[int, Iterator[str
 
     for number, lines in itertools.groupby(numbered(), operator.itemgetter(0)):
         yield number, (line for _, line in lines)
-
-
-def _txt_documents(path: Path, separator: str) -> Iterator[Document]:
-    for _, lines in _split_lines(path, separator):
-        yield ("".join(chunk) for chunk in in_chunks(lines, len))
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -323,15 +296,14 @@ def load_corpus(corpus: str, separator: str = "blank-line", text_column: str = "
             for path in corpus_files(part)[0]:
                 kind = format_of(path)
                 if kind == ".txt":
-                    yield from _txt_documents(path, separator)
-                elif kind == ".jsonl":
-                    yield from _jsonl_documents(path, text_column)
+                    for _, lines in _split_lines(path, separator):
+                        yield map("".join, in_chunks(lines, len))
                 else:
-                    yield from _parquet_documents(path, text_column)
+                    read = _jsonl_documents if kind == ".jsonl" else _parquet_documents
+                    yield from read(path, text_column)
 
 
 def _file_hash(path: Path, known: dict[str, Any]) -> str:
-    """SHA-256 of a file, remembered by path, size and time so that a big corpus is read once."""
     stat = path.stat()
     key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
     if key not in known:
@@ -349,7 +321,7 @@ def _remembered(memory: Path) -> dict[str, Any]:
 
 def corpus_fingerprint(config: StudyConfig, corpus: str, cache: Path) -> str:
     """A hash of the text that `corpus` stands for: of the files' content, or of the hub's dataset version."""
-    memory = cache / "file_hashes.json"
+    memory = cache / "file_hashes.json"  # by path, size and time, so that a big corpus is read once
     known = _remembered(memory)
     before = len(known)
     content: list[Any] = []

@@ -33,14 +33,11 @@ def find_texts(folder: Path) -> tuple[list[Path], dict[str, int]]:
     """The files of a known format in a folder and all folders below it, sorted; and what is passed over.
 
     Names with a dot in front are copies that editors and systems keep (`.ipynb_checkpoints`, `._a.txt`): neither such
-    files nor anything below such folders is read. Links to folders are followed; what links lead to twice is read once.
+    files nor anything below such folders is read. Links to folders are followed; what links lead to twice is read once;
+    a text that is a link to nothing is a `CorpusError`.
 
     Returns:
         The files, and reason or extension -> how many files were passed over, the most frequent first.
-
-    Raises:
-        CorpusError: a text in it is a link to nothing.
-        StudyError: a folder in it may not be entered.
     """
     passed_over: collections.Counter[str] = collections.Counter()
     texts: list[Path] = []
@@ -52,10 +49,9 @@ def find_texts(folder: Path) -> tuple[list[Path], dict[str, int]]:
                 texts.append(path)
             else:
                 raise CorpusError(f"corpus file {path} leads to no file: remove it, or bring back what it links to")
-    names: dict[tuple[int, int], Path] = {}
-    for path in sorted(texts, key=lambda path: (path.is_symlink(), path)):  # rather its own name than that of a link
-        if names.setdefault(_key(path), path) != path:
-            passed_over[TWICE] += 1
+    texts.sort(key=lambda path: (path.is_symlink(), path), reverse=True)  # rather its own name than that of a link
+    names = {_key(path): path for path in texts}
+    passed_over.update([TWICE] * (len(texts) - len(names)))
     kinds = passed_over.most_common()
     kept, others = kinds[:_MOST_KINDS], sum(count for _, count in kinds[_MOST_KINDS:])
     return sorted(names.values()), dict(kept) | ({"of other kinds": others} if others else {})
@@ -82,7 +78,8 @@ def _files_below(folder: Path, passed_over: collections.Counter[str]) -> Iterato
         for parent, folders, names in os.walk(start, onerror=stop):
             entered.add(_key(Path(parent)))
             hidden = [name for name in folders if name.startswith(".")]
-            passed_over[HIDDEN] += sum(_count(Path(parent, name)) for name in hidden)
+            below = (files for name in hidden for _, _, files in os.walk(Path(parent, name)))  # links not followed
+            passed_over[HIDDEN] += sum(map(len, below))
             # links come last, so that a text has the name it has without them
             shown = (Path(parent, name) for name in folders if name not in hidden)
             links = sorted(path for path in shown if path.is_symlink())
@@ -100,11 +97,6 @@ def _files_below(folder: Path, passed_over: collections.Counter[str]) -> Iterato
 def _leads_up(link: Path) -> bool:
     """Does a link to a folder lead to one that it lies in?"""
     return link.parent.resolve().is_relative_to(link.resolve())
-
-
-def _count(folder: Path) -> int:
-    """Files below a folder that is passed over, as far as it may be entered; links are not followed."""
-    return sum(len(names) for _, _, names in os.walk(folder))
 
 
 def _key(path: Path) -> tuple[int, int]:

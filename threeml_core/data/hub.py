@@ -8,19 +8,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import constants
 from huggingface_hub.utils import get_session
 
-_SECONDS = 3.0
-"""It has this long to answer; name servers that do not answer are waited for no longer either."""
+_SECONDS = 3.0  # for the hub to answer, and its name servers
 
 
 @contextlib.contextmanager
 def hub_or_cache(name: str | Path) -> Iterator[str]:
-    """Inside, the libraries of Hugging Face ask the hub, or, if it does not answer, their cache alone.
-
-    For the name of a folder on this machine nothing is asked.
+    """Inside, Hugging Face's libraries ask the hub or, if it does not answer, their cache; of a local folder nothing.
 
     Yields:
         Why the hub is not asked, for `hub_reason`; empty if it is, or if the environment says that it is not to be.
@@ -29,17 +27,16 @@ def hub_or_cache(name: str | Path) -> Iterator[str]:
     if not reason:
         yield ""
         return
-    switches = [(constants, "HF_HUB_OFFLINE")]
-    if "datasets" in sys.modules:  # has a switch of its own
-        switches.append((sys.modules["datasets.config"], "HF_HUB_OFFLINE"))
-    before = [getattr(module, name) for module, name in switches]
+    switches = ("huggingface_hub.constants", "datasets.config")
+    modules: list[Any] = [sys.modules[name] for name in switches if name in sys.modules]
+    before = [module.HF_HUB_OFFLINE for module in modules]
     try:
-        for module, name in switches:
-            setattr(module, name, True)
+        for module in modules:
+            module.HF_HUB_OFFLINE = True
         yield reason
     finally:
-        for (module, name), value in zip(switches, before, strict=True):
-            setattr(module, name, value)
+        for module, value in zip(modules, before, strict=True):
+            module.HF_HUB_OFFLINE = value
 
 
 def hub_reason(error: Exception, offline: str) -> str:

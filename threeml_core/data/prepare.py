@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import dataclasses
 import hashlib
@@ -9,7 +10,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ from threeml_core.data.corpus import (
     in_chunks,
     load_corpus,
 )
-from threeml_core.data.repeats import Repeats
-from threeml_core.data.sequences import SequenceWriter, TokenSequences, token_dtype
+from threeml_core.data.sequences import SequenceWriter, TokenSequences, damaged_cache, token_dtype
 from threeml_core.data.tokenizer import Encoder, boundary_ids, limited, load_tokenizer, train_tokenizer
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, StudyError
 from threeml_core.foundation.files import (
@@ -86,11 +86,7 @@ class PreparedData:
         return load_tokenizer(self.tokenizer_folder)
 
     def train_counts(self) -> np.ndarray:
-        """(vocab_size,) occurrences of each token in the training sequences.
-
-        Raises:
-            DamagedFileError: they cannot be read, or are not one number for each token.
-        """
+        """(vocab_size,) occurrences of each token in the training sequences; a `DamagedFileError` if not as written."""
         path = self.folder / "train_counts.npy"
         try:
             counts = np.load(path)
@@ -98,18 +94,11 @@ class PreparedData:
                 raise ValueError(f"{counts.dtype} of shape {counts.shape}, expected {self.vocab_size} whole numbers")
             return counts
         except (OSError, ValueError, EOFError) as error:
-            raise DamagedFileError(
-                f"damaged data cache: {path} cannot be read ({error}); remove the folder {self.folder} and run again"
-            ) from None
+            raise damaged_cache(path, self.folder, f"cannot be read ({error})") from None
 
 
 def load_prepared(folder: Path) -> PreparedData:
-    """Open a prepared folder.
-
-    Raises:
-        DamagedFileError: a file is missing, truncated or not of this format.
-        StudyError: a file may not be read.
-    """
+    """Open a prepared folder; a `DamagedFileError` if a file is missing, truncated or not of this format."""
     path = folder / "meta.json"
     try:
         meta = _read_json(path)
@@ -122,16 +111,13 @@ def load_prepared(folder: Path) -> PreparedData:
         list(_was_read(meta))
         shared = {"n": meta["sequence_length"], "dtype": meta["dtype"], "vocab_size": meta["vocab_size"]}
         sequences = {}
-        for name, side in ((name, meta[name]) for name in _SIDES):
-            own = {"n_blocks": side["blocks"], "max_special_tokens": side["max_special_tokens"]}
+        for name in _SIDES:
+            own = {"n_blocks": meta[name]["blocks"], "max_special_tokens": meta[name]["max_special_tokens"]}
             sequences[name] = TokenSequences(folder / f"{name}.bin", **shared, **own)
         path = folder / "tokenizer" / "tokenizer.json"
         _read_json(path)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedFileError(
-            f"damaged data cache: {path} cannot be read ({type(error).__name__}: {error}); "
-            f"remove the folder {folder} and run again"
-        ) from None
+        raise damaged_cache(path, folder, f"cannot be read ({type(error).__name__}: {error})") from None
     return PreparedData(folder, meta, **sequences)
 
 
@@ -158,35 +144,29 @@ def _check_meta(meta: dict[str, Any]) -> None:
             raise ValueError(f"{name} is {value}")
 
 
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
 def held_out(text: str, fraction: float) -> bool:
     """Is the document with this (first piece of) text held out? Equal texts always fall on the same side."""
-    digest = hashlib.blake2b(text.strip().encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64 < fraction
+    return _digest(text.strip()) / 2**64 < fraction
 
 
-def _split(documents: Iterable[Document], fraction: float) -> Iterator[tuple[bool, Document]]:
-    """(is held out, document) of each; one without text comes without a piece."""
-    for document in documents:
-        first = next((piece for piece in document if piece.strip()), None)
-        yield (False, iter(())) if first is None else (held_out(first, fraction), itertools.chain([first], document))
-
-
-def _tokenize(
-    pieces: Iterable[tuple[str, str, bool]], tokenizer: PreTrainedTokenizerFast
-) -> Iterator[tuple[str, np.ndarray, bool]]:
-    """(side, text, ends its document) -> (side, ids, ends its document); a chunk at a time."""
-    encode = Encoder(tokenizer)
-    for chunk in in_chunks(pieces, lambda piece: len(piece[1])):
-        sides, texts, ends = zip(*chunk, strict=True)
-        yield from zip(sides, encode(list(texts)), ends, strict=True)
+def _documents(config: StudyConfig) -> Iterator[tuple[str, Document]]:
+    """(side, document) over all the text; a document without text comes without a piece."""
+    fraction = 0.0 if config.validation_corpus else config.validation_fraction
+    for corpus, side in zip((config.corpus, config.validation_corpus), _SIDES, strict=True):
+        for document in load_corpus(corpus, config.document_separator, config.text_column) if corpus else ():
+            first = [*itertools.islice(filter(str.strip, document), 1)]
+            is_held_out = bool(first) and held_out(first[0], fraction)
+            yield "validation" if is_held_out else side, itertools.chain(first, document)
 
 
 def _with_ends(document: Document) -> Iterator[tuple[str, bool]]:
-    piece = next(document, None)
-    while piece is not None:
-        following = next(document, None)
-        yield (piece.rstrip("\n"), True) if following is None else (piece, False)  # </s> ends the document
-        piece = following
+    """(piece, ends its document) of each."""
+    for piece, following in itertools.pairwise(itertools.chain(document, [""])):
+        yield (piece, False) if following else (piece.rstrip("\n"), True)  # </s> ends the document
 
 
 def _data_identity(config: StudyConfig, cache: Path) -> dict[str, Any]:
@@ -209,21 +189,14 @@ def _tokenizer_identity(name: str) -> str:
 def prepare_data(
     config: StudyConfig, log: Callable[[str], None] = lambda line: None, any_vocabulary: bool = False
 ) -> PreparedData:
-    """Token sequences of `config.corpus`: from the cache if they are there, else built.
+    """Token sequences of `config.corpus`: from the cache, `<runs_dir>/data/<fingerprint>`, or built in bounded memory.
 
-    Source: section 3.3 (packed full sequences, byte-level BPE). The corpus is streamed, so memory stays bounded
-    whatever its size; the folder `<runs_dir>/data/<fingerprint>` appears only when it is complete.
-
-    Args:
-        config: the data parameters.
-        log: takes progress lines.
-        any_vocabulary: a prepared folder may have another `vocab_size` than is given, as models are built for either.
-
-    Raises:
-        CorpusError: the corpus or tokenizer cannot be used, or gives no sequence for training or validation; or a
-            prepared folder was made with other settings than are given.
-        DamagedFileError: the cache is truncated.
+    Source: section 3.3 (packed full sequences, byte-level BPE). With `any_vocabulary` a prepared folder may have
+    another `vocab_size` than is given, as models are built for either. A `CorpusError` says that the corpus or
+    tokenizer cannot be used, that a side gets no sequence, or that a prepared folder was made with other settings; a
+    `DamagedFileError` that the cache is truncated.
     """
+    cache = project_path(config.runs_dir) / "data"
     if is_prepared(config.corpus):
         given = find_path(config.corpus)
         data = load_prepared(given)
@@ -232,12 +205,10 @@ def prepare_data(
                 f"{given} was prepared with sequence_length={data.train.n}, asked for {config.sequence_length}: "
                 f"set sequence_length to {data.train.n} or prepare the corpus again"
             )
-        accepted = ("vocab_size",) if any_vocabulary else ()
-        _refuse_other_settings(config, data, project_path(config.runs_dir) / "data", accepted)
+        _refuse_other_settings(config, data, cache, ("vocab_size",) if any_vocabulary else ())
         for line in _was_read(data.meta):
             log(line)
         return data
-    cache = project_path(config.runs_dir) / "data"
     identity = _data_identity(config, cache)
     folder = cache / fingerprint(identity)
     with exclusive(cache / f".{folder.name}.lock", f"the data folder {folder}", wait=True):
@@ -266,8 +237,7 @@ def _without_effect(config: StudyConfig, data: PreparedData) -> Iterator[str]:
 
 def _was_read(meta: dict[str, Any]) -> Iterator[str]:
     """Lines for the log: files, documents, words and sequences; what was passed over; documents that repeat."""
-    read = meta.get("read")
-    if read is None:
+    if (read := meta.get("read")) is None:
         read = {}
         yield "the text was prepared by an earlier version, which did not note what files it read"
     for name, about in read.items():
@@ -300,11 +270,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path, accepted: tuple[str, ...]) -> None:
-    """A prepared folder is what it is: parameters that are given with it have to be those it was made with.
-
-    Raises:
-        CorpusError: one that is not `accepted` is another.
-    """
+    """Parameters given with a prepared folder, but for those `accepted`, have to be those it was made with."""
     meta, identity = data.meta, data.meta.get("identity", {})
     asked_size = (identity.get("vocab_size"),) if meta["tokenizer"] == "train" else ()
     made_with = {
@@ -312,8 +278,7 @@ def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path,
         "tokenizer": (meta["tokenizer"],),
         "vocab_size": (*asked_size, meta["vocab_size"]),
     }
-    others = ("validation_fraction", "document_separator", "text_column", "tokenizer_megabytes")
-    for name in (*made_with, *others):
+    for name in (*made_with, "validation_fraction", "document_separator", "text_column", "tokenizer_megabytes"):
         value, values = getattr(config, name), made_with.get(name) or (identity.get(name),)
         if config.sources[name] != "given" or value in values or name in accepted:
             continue
@@ -344,22 +309,11 @@ def _build(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     corpora = {"corpus": config.corpus, "validation_corpus": config.validation_corpus}
     read = {name: corpus and describe_corpus(corpus) for name, corpus in corpora.items()}
-
-    def documents(corpus: str) -> Iterator[Document]:
-        return load_corpus(corpus, config.document_separator, config.text_column)
-
-    def sides() -> Iterator[tuple[bool, Document]]:
-        """(belongs to validation, document) over all the text."""
-        fraction = 0.0 if config.validation_corpus else config.validation_fraction
-        yield from _split(documents(config.corpus), fraction)
-        if config.validation_corpus:
-            yield from ((True, document) for _, document in _split(documents(config.validation_corpus), 0.0))
-
     if config.tokenizer == "train":
         log(f"training a byte-level BPE tokenizer of {config.vocab_size} tokens")
-        text: Iterator[str] = (piece for is_validation, document in sides() if not is_validation for piece in document)
-        text = limited(text, config.tokenizer_megabytes)
-        tokenizer = train_tokenizer(text, config.vocab_size, config.sequence_length)
+        text = (piece for side, document in _documents(config) if side == "train" for piece in document)
+        sample = limited(text, config.tokenizer_megabytes)
+        tokenizer = train_tokenizer(sample, config.vocab_size, config.sequence_length)
     else:
         tokenizer = load_tokenizer(config.tokenizer)
     tokenizer.save_pretrained(folder / "tokenizer")
@@ -369,34 +323,35 @@ def _build(
     assert start is not None and end is not None
     special_ids = sorted({*tokenizer.all_special_ids, start, end})
     statistics = {name: dict.fromkeys(_STATISTICS, 0) for name in _SIDES}
-    repeats, empty_documents = Repeats(), 0
+    digests = {name: array.array("Q") for name in _SIDES}  # of documents, by the words of their first piece
+    empty_documents = 0
 
     def stream() -> Iterator[tuple[str, str, bool]]:
         """(side, text, ends its document) of all pieces."""
         nonlocal empty_documents
-        for is_validation, document in sides():
-            name = _SIDES[is_validation]
+        for name, document in _documents(config):
             is_first = True
             for text, ends in _with_ends(document):
                 words = text.split()
                 statistics[name]["characters"] += len(text)
                 statistics[name]["words"] += len(words)
                 if is_first:
-                    repeats.add(words, is_validation)
+                    digests[name].append(_digest(" ".join(words)))
                 is_first = False
                 yield name, text, ends
             statistics[name]["documents"] += not is_first
             empty_documents += is_first
 
-    next_report = time.monotonic() + 10
+    encode, next_report = Encoder(tokenizer), time.monotonic() + 10
     with contextlib.ExitStack() as stack:
         writers = {
             name: stack.enter_context(SequenceWriter(folder / f"{name}.bin", n, start, end, special_ids, vocab_size))
             for name in _SIDES
         }
-        for name, ids, ends in _tokenize(stream(), tokenizer):
-            statistics[name]["tokens"] += len(ids)
-            writers[name].add(ids, ends)
+        for chunk in in_chunks(stream(), lambda piece: len(piece[1])):
+            for (name, _, ends), ids in zip(chunk, encode([text for _, text, _ in chunk]), strict=True):
+                statistics[name]["tokens"] += len(ids)
+                writers[name].add(ids, ends)
             if time.monotonic() > next_report:
                 done = statistics["train"]["tokens"] + statistics["validation"]["tokens"]
                 log(f"tokenised {done / 1e6:.1f} M tokens")
@@ -405,8 +360,9 @@ def _build(
         if writer.n_blocks == 0:
             _refuse_empty(config, name, statistics[name], n)
         statistics[name] |= {"blocks": writer.n_blocks, "max_special_tokens": writer.max_special_tokens}
-    statistics["train"]["repeated"] = repeats.repeated()
-    statistics["validation"]["also_in_training"] = repeats.also_in_training()
+    train, validation = (np.frombuffer(digests[name], np.uint64) for name in _SIDES)
+    statistics["train"]["repeated"] = len(train) - len(np.unique(train))
+    statistics["validation"]["also_in_training"] = int(np.isin(validation, train).sum())
     np.save(folder / "train_counts.npy", writers["train"].counts)
     ids_of_tokens = (tokenizer.mask_token_id, tokenizer.pad_token_id, start, end)
     meta = {

@@ -14,17 +14,16 @@ import torch
 from threeml_core.foundation.errors import CorpusError, DamagedFileError
 from threeml_core.foundation.files import explain_path
 
-_LARGEST = 2**32
+
+def damaged_cache(path: Path, folder: Path, what: str) -> DamagedFileError:
+    """The error that says what is wrong with a file of a prepared folder."""
+    return DamagedFileError(f"damaged data cache: {path} {what}; remove the folder {folder} and run again")
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The smallest of uint16 and uint32 that holds every id.
-
-    Raises:
-        CorpusError: the vocabulary does not fit 32 bits.
-    """
-    if vocab_size > _LARGEST:
-        raise CorpusError(f"the vocabulary has {vocab_size} tokens; sequence files hold at most 2^32 = {_LARGEST}")
+    """The smallest of uint16 and uint32 that holds every id; a `CorpusError` if neither does."""
+    if vocab_size > 2**32:
+        raise CorpusError(f"the vocabulary has {vocab_size} tokens; sequence files hold at most 2^32 = {2**32}")
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
@@ -72,7 +71,6 @@ class SequenceWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Write the sequences that are complete, unless something failed, and close the file."""
         try:
             if kind is None:
                 self._write()
@@ -103,50 +101,32 @@ class TokenSequences:
     vocab_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a file of another type or size than recorded.
-
-        Raises:
-            DamagedFileError: no integers as written here, missing, truncated or longer.
-            StudyError: it may not be read.
-        """
+        """Refuse a file of another type or size than recorded, by a `DamagedFileError`, or one that may not be read."""
         if self.dtype not in ("uint16", "uint32"):
-            raise DamagedFileError(
-                f"damaged data cache: {self.path} holds {self.dtype!r}, expected uint16 or uint32; remove the folder "
-                f"{self.path.parent} and run again"
-            )
+            raise self._damaged(f"holds {self.dtype!r}, expected uint16 or uint32")
         expected = self.n * self.n_blocks * np.dtype(self.dtype).itemsize
         with explain_path(self.path):
             actual = self.path.stat().st_size if self.path.is_file() else None
             if actual is not None:
                 self.path.open("rb").close()
         if actual != expected:
-            state = "is missing" if actual is None else f"has {actual} bytes instead of {expected}"
-            raise DamagedFileError(
-                f"damaged data cache: {self.path} {state}; remove the folder {self.path.parent} and run again"
-            )
+            raise self._damaged("is missing" if actual is None else f"has {actual} bytes instead of {expected}")
 
     def __len__(self) -> int:
         return self.n_blocks
 
-    def _map(self) -> np.memmap:
-        return np.memmap(self.path, self.dtype, "r", shape=(self.n_blocks, self.n))
+    def _damaged(self, what: str) -> DamagedFileError:
+        return damaged_cache(self.path, self.path.parent, what)
 
     def __getitem__(self, index: np.ndarray | slice) -> torch.Tensor:
         """(k, n) int64 token ids of the sequences at `index`."""
         return widen(self.stored(index))
 
     def stored(self, index: np.ndarray | slice) -> torch.Tensor:
-        """(k, n) the sequences at `index` as they are stored, in torch's signed type of that size; see `widen`.
-
-        Raises:
-            DamagedFileError: a token id beyond the vocabulary.
-        """
-        ids = np.array(self._map()[index])
+        """(k, n) sequences in torch's signed type of the stored size (`widen`); a `DamagedFileError` for a bad id."""
+        ids = np.array(np.memmap(self.path, self.dtype, "r", shape=(self.n_blocks, self.n))[index])
         if self.vocab_size is not None and (largest := ids.max(initial=0)) >= self.vocab_size:
-            raise DamagedFileError(
-                f"damaged data cache: {self.path} holds the token id {largest}, but the vocabulary has "
-                f"{self.vocab_size} tokens; remove the folder {self.path.parent} and run again"
-            )
+            raise self._damaged(f"holds the token id {largest}, but the vocabulary has {self.vocab_size} tokens")
         return torch.from_numpy(ids.view(f"int{8 * ids.itemsize}"))
 
 
@@ -163,10 +143,5 @@ def epoch_order(n_blocks: int, seed: int, epoch: int) -> np.ndarray:
 
 def batch_indices(n_blocks: int, batch_size: int, step: int, seed: int) -> np.ndarray:
     """(batch_size,) sequences of step `step` (from 0): epochs follow one another without a gap."""
-    position, end = step * batch_size, (step + 1) * batch_size
-    parts = []
-    while position < end:
-        epoch, offset = divmod(position, n_blocks)
-        parts.append(epoch_order(n_blocks, seed, epoch)[offset : offset + end - position])
-        position += len(parts[-1])
-    return np.concatenate(parts)
+    epochs, places = np.divmod(np.arange(step * batch_size, (step + 1) * batch_size), n_blocks)
+    return np.concatenate([epoch_order(n_blocks, seed, int(e))[places[epochs == e]] for e in np.unique(epochs)])

@@ -35,14 +35,10 @@ def train_tokenizer(pieces: Iterable[str], vocab_size: int, sequence_length: int
 
     Args:
         pieces: text, streamed; the same text gives the same tokenizer.
-        vocab_size: tokens wanted, the 5 special and 256 byte tokens included; a small corpus may give fewer.
+        vocab_size: tokens wanted, at least 261 (bytes, special tokens; `CorpusError`); a small corpus may give fewer.
         sequence_length: recorded as the tokenizer's `model_max_length`.
-
-    Raises:
-        CorpusError: `vocab_size` leaves no room for the bytes.
     """
-    smallest = len(SPECIAL_TOKENS) + 256
-    if vocab_size < smallest:
+    if vocab_size < (smallest := len(SPECIAL_TOKENS) + 256):
         needs = f"at least {smallest} (256 bytes and 5 special tokens)"
         raise CorpusError(f"vocab_size={vocab_size}: a byte-level tokenizer needs {needs}")
     tokenizer = Tokenizer(models.BPE())
@@ -60,17 +56,9 @@ def train_tokenizer(pieces: Iterable[str], vocab_size: int, sequence_length: int
         pair="<s> $A </s> </s> $B </s>",
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("<s>", "</s>")],
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=sequence_length,
-        bos_token="<s>",
-        cls_token="<s>",
-        pad_token="<pad>",
-        eos_token="</s>",
-        sep_token="</s>",
-        unk_token="<unk>",
-        mask_token="<mask>",
-    )
+    kinds = {"bos": "<s>", "cls": "<s>", "pad": "<pad>", "eos": "</s>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+    tokens = {f"{kind}_token": token for kind, token in kinds.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=sequence_length, **tokens)
 
 
 @contextlib.contextmanager
@@ -88,11 +76,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def load_tokenizer(name_or_folder: str | Path) -> PreTrainedTokenizerFast:
-    """A Hugging Face tokenizer by name or folder, checked for what pre-training needs.
-
-    Raises:
-        CorpusError: it cannot be loaded, has no fast version, or lacks a mask, padding or boundary token.
-    """
+    """A Hugging Face tokenizer by name or folder; a `CorpusError` if it is not there, not fast, or lacks a token."""
     with quiet_transformers(), hub_or_cache(name_or_folder) as offline:
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder), trust_remote_code=False)

@@ -45,7 +45,6 @@ def refuse_locked(path: Path) -> Path:
 
 
 def _expanded(path: str | Path) -> Path:
-    """With the home folder in place of `~`."""
     if "\0" in str(path):
         raise StudyError(f"{str(path)!r} cannot be used: a path has no zero byte in it")
     try:
@@ -55,13 +54,8 @@ def _expanded(path: str | Path) -> Path:
 
 
 def project_path(path: str | Path) -> Path:
-    """A relative path means "below the project", whatever folder a notebook runs in.
-
-    Raises:
-        StudyError: see `refuse_locked`; or there is no such user, or a zero byte in the name.
-    """
-    path = _expanded(path)
-    return refuse_locked(path if path.is_absolute() else PROJECT_ROOT / path)
+    """A relative path means "below the project", whatever folder a notebook runs in; errors as `refuse_locked`."""
+    return refuse_locked(PROJECT_ROOT / _expanded(path))
 
 
 def find_path(path: str | Path) -> Path:
@@ -95,11 +89,7 @@ def _is_full_disk(error: BaseException | None) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder that can be written.
-
-    Raises:
-        StudyError: a file is in the way, or there is no permission.
-    """
+    """Create a folder; a `StudyError` if a file is in the way, or it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -168,11 +158,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """JSON that every reader takes: Python would also write `Infinity` and `NaN`, which no standard has.
-
-    Raises:
-        StudyError: a number is not finite.
-    """
+    """JSON that every reader takes; a `StudyError` for `Infinity` and `NaN`, which Python would write as well."""
     try:
         return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     except ValueError as error:
@@ -216,12 +202,7 @@ def fingerprint(value: Any, length: int = 12) -> str:
 
 @contextlib.contextmanager
 def exclusive(lock: Path, what: str, wait: bool = False) -> Iterator[None]:
-    """Hold the lock file `lock`, so that two processes never write the same thing.
-
-    Raises:
-        LockedError: another process holds it, and this one does not `wait`.
-        StudyError: the lock cannot be opened; it may be another user's.
-    """
+    """Hold the lock file, so that no two processes write the same; a `LockedError` if it is held, unless to `wait`."""
     make_folder(lock.parent)
     with explain_path(lock):
         handle = lock.open("w")

@@ -26,8 +26,7 @@ def available_cores() -> int:
 SPIN = {"GOMP_SPINCOUNT": "1000"}
 """For the processes of this package: how often a thread of torch's that waits for the others looks, before it sleeps.
 
-By default it looks 300,000 times, and a thread whose partner has lost its core to another process looks all that time:
-two threads beside one busy process then do a third to a tenth of their work. Figures: docs/performance.md.
+By default it looks 300,000 times: beside a busy process two threads do a third of their work (docs/performance.md).
 """
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import sparse
+from sklearn.compose import make_column_transformer
 from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MaxAbsScaler
+from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler
 
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.log import Log
@@ -38,31 +38,28 @@ def bag_of_words(data: TaskData) -> Predictions:
     """
     task = data.task
     step = max(1, -(-len(data.train) // MAX_EXAMPLES))
-    texts, targets = data.train.texts[::step], data.train.labels[::step]
-    vectorizers = [CountVectorizer(token_pattern=_TOKENS, binary=True) for _ in task.columns]
-    for vectorizer, column in zip(vectorizers, zip(*texts, strict=True), strict=True):
-        vectorizer.fit(column)
-
-    def features(rows: list[tuple[str, ...]]) -> sparse.csr_matrix:
-        parts = []
-        for vectorizer, column in zip(vectorizers, zip(*rows, strict=True), strict=True):
-            lengths = [[len(text), len(text.split()), sum(not c.isalnum() for c in text)] for text in column]
-            parts += [vectorizer.transform(column), sparse.csr_matrix(lengths, dtype=float)]
-        return sparse.hstack(parts, format="csr")
-
+    targets = data.train.labels[::step]
+    words, lengths = CountVectorizer(token_pattern=_TOKENS, binary=True), FunctionTransformer(_lengths)
+    parts = [(part, column) for column in range(len(task.columns)) for part in (words, lengths)]
     if task.is_regression:
         regression: Any = Ridge()
     else:  # of a single class there is nothing to tell apart: it is the answer
         regression = LogisticRegression(max_iter=2000) if len(np.unique(targets)) > 1 else DummyClassifier()
-    model = make_pipeline(MaxAbsScaler(), regression).fit(features(texts), targets)
+    model = make_pipeline(make_column_transformer(*parts, sparse_threshold=1), MaxAbsScaler(), regression)
+    model.fit(np.array(data.train.texts[::step], object), targets)
     logits = {}
     for tag, split in data.validation.items():
+        texts = np.array(split.texts, object)
         if task.is_regression:
-            logits[tag] = model.predict(features(split.texts))[:, None]
+            logits[tag] = model.predict(texts)[:, None]
         else:  # classes that do not occur in training can never be predicted
             logits[tag] = np.full((len(split), task.num_labels), -np.inf)
-            logits[tag][:, model.classes_] = model.predict_log_proba(features(split.texts))
+            logits[tag][:, model.classes_] = model.predict_log_proba(texts)
     return Predictions(task, {tag: split.labels for tag, split in data.validation.items()}, logits)
+
+
+def _lengths(column: np.ndarray) -> np.ndarray:
+    return np.array([[len(text), len(text.split()), sum(not c.isalnum() for c in text)] for text in column], float)
 
 
 def baseline_job(data: TaskData, config: StudyConfig) -> Job:

@@ -31,9 +31,10 @@ Rows = tuple[list[tuple[str, ...]], list[int]]
 """Texts and class ids."""
 
 
-def _sentences(paragraph: str, longest: int) -> list[str | None]:
-    """The sentences of a paragraph; None where one is shorter than 5 or longer than `longest` words."""
-    return [s if 5 <= len(s.split()) <= longest else None for s in _SENTENCE_END.split(paragraph)]
+def _sentences(article: str, longest: int) -> list[str | None]:
+    """Sentences of an article; None for one of fewer than 5 or more than `longest` words, and behind a paragraph."""
+    found = [sentence for paragraph in article.split("\n") for sentence in (*_SENTENCE_END.split(paragraph), "")]
+    return [sentence if 5 <= len(sentence.split()) <= longest else None for sentence in found]
 
 
 def shuffled(sentence: str, rng: np.random.Generator) -> str | None:
@@ -54,28 +55,22 @@ def shuffled(sentence: str, rng: np.random.Generator) -> str | None:
 
 def _word_order(articles: Iterable[str], rng: np.random.Generator) -> Rows:
     texts: list[tuple[str, ...]] = []
-    labels: list[int] = []
     for article in articles:
-        for paragraph in article.split("\n"):
-            for sentence in _sentences(paragraph, 16):
-                if sentence and (other := shuffled(sentence, rng)):
-                    texts += [(other,), (sentence,)]
-                    labels += [0, 1]
-    return texts, labels
+        for sentence in _sentences(article, 16):
+            if sentence and (other := shuffled(sentence, rng)):
+                texts += [(other,), (sentence,)]
+    return texts, [0, 1] * (len(texts) // 2)
 
 
 def _consecutive(article: str) -> list[tuple[str, str]]:
     """(A, B) of neighbouring sentences; no sentence stands in two pairs."""
-    pairs = []
-    for paragraph in article.split("\n"):
-        sentences = _sentences(paragraph, 25)
-        place = 0
-        while place + 1 < len(sentences):
-            a, b = sentences[place : place + 2]
-            if a and b:
-                pairs.append((a, b))
-                place += 1
-            place += 1
+    pairs, before = [], None
+    for sentence in _sentences(article, 25):
+        if before and sentence:
+            pairs.append((before, sentence))
+            before = None
+        else:
+            before = sentence
     return pairs
 
 

@@ -53,12 +53,7 @@ class EncodedSplit:
         return np.diff(self.offsets)
 
     def batch(self, index: np.ndarray, pad_token_id: int, pad_to: int | None = None) -> dict[str, np.ndarray]:
-        """The examples `index`, padded to the longest of them, as a model takes them.
-
-        Args:
-            index: (B,) examples.
-            pad_token_id: fills the rows.
-            pad_to: pad to this length instead.
+        """The (B,) examples `index`, padded to the longest of them (and to `pad_to`), as a model takes them.
 
         Returns:
             (B, longest) `input_ids`; `attention_mask` if anything is padded; `token_type_ids` if not all are 0.
@@ -88,25 +83,14 @@ class EncodedTask:
 def encode_task(
     data: TaskData, tokenizer: PreTrainedTokenizerFast, max_length: int, cache: Path, segments: bool = False
 ) -> EncodedTask:
-    """Tokenise all splits of a task, or open them if that was done before with the same text and tokenizer.
+    """Tokenise all splits of a task into the folder `cache`, or open them if the same was done before.
 
-    Args:
-        data: the examples.
-        tokenizer: of the encoder.
-        max_length: tokens, special tokens included; of a pair the longer text is cut first.
-        cache: folder for the token ids.
-        segments: keep the tokenizer's segment ids; for a model that tells the two texts of a pair apart by them.
-
-    Raises:
-        DamagedFileError: the cached files cannot be read.
+    A text has at most `max_length` tokens, special ones included; of a pair the longer one is cut first. With
+    `segments` the tokenizer's segment ids are kept, for a model that tells the two texts of a pair apart by them. A
+    DamagedFileError: the cached files cannot be read.
     """
-    identity = {
-        "format": FORMAT,
-        "text": data.fingerprint(),
-        "tokenizer": tokenizer_fingerprint(tokenizer),
-        "max_length": max_length,
-        "segments": segments,
-    }
+    identity = {"format": FORMAT, "text": data.fingerprint(), "tokenizer": tokenizer_fingerprint(tokenizer)}
+    identity |= {"max_length": max_length, "segments": segments}
     folder = cache / f"{data.task.name}-{fingerprint(identity)}"
     with exclusive(cache / f".{folder.name}.lock", f"the data folder {folder}", wait=True):
         if not folder.exists():
@@ -151,11 +135,10 @@ def _encode(split: Split, tokenizer: PreTrainedTokenizerFast, max_length: int, s
 
 
 def _open(folder: Path) -> EncodedSplit:
-    def load(name: str) -> Any:
-        return np.load(folder / f"{name}.npy", mmap_mode="r")
-
-    type_ids = load("type_ids") if (folder / "type_ids.npy").exists() else None
-    split = EncodedSplit(load("ids"), type_ids, np.array(load("offsets")), np.array(load("labels")))
+    ids, offsets, labels = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("ids", "offsets", "labels"))
+    path = folder / "type_ids.npy"
+    type_ids = np.load(path, mmap_mode="r") if path.exists() else None
+    split = EncodedSplit(ids, type_ids, np.array(offsets), np.array(labels))
     if len(split.offsets) != len(split) + 1 or split.offsets[-1] != len(split.ids):
         raise ValueError("its arrays do not fit each other")
     return split
@@ -175,8 +158,7 @@ def training_batches(split: EncodedSplit, batch_size: int, seed: int, epoch: int
         part = order[start : start + chunk]
         part = part[np.argsort(lengths[part], kind="stable")]
         batches += [part[i : i + batch_size] for i in range(0, len(part), batch_size)]
-    for place in rng.permutation(len(batches)):
-        yield batches[place]
+    yield from (batches[place] for place in rng.permutation(len(batches)))
 
 
 def evaluation_batches(split: EncodedSplit, batch_size: int) -> Iterator[np.ndarray]:

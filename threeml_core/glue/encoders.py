@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from huggingface_hub import snapshot_download
@@ -34,7 +34,6 @@ class Encoder:
         positions: longest sequence it takes, in tokens; None: no limit.
         segments: does it tell the two texts of a pair apart by segment ids?
         parameters: trainable numbers, without a task's head.
-        tokenizer: its own.
         pretraining: the record, if this project pre-trained it.
     """
 
@@ -54,12 +53,10 @@ def open_encoder(checkpoint: str | Path) -> Encoder:
 
     Args:
         checkpoint: a Hugging Face folder (relative: below the caller's folder or the project), a hub name, or
-            `random:<either>`, which keeps geometry and tokenizer but draws new weights as `config.json` says (of our
-            encoders: normal, with `initializer_range`).
+            `random:<either>`, which keeps geometry and tokenizer but draws new weights as `config.json` says.
 
     Raises:
-        CheckpointError: no such checkpoint, no weights, weights of something else, a vocabulary that does not fit
-            the tokenizer.
+        CheckpointError: no such checkpoint, no weights, weights of something else, another tokenizer's vocabulary.
         StudyError: a file of it may not be read.
     """
     name = str(checkpoint)
@@ -119,16 +116,12 @@ def _from_hub(name: str) -> Path:
         try:
             return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
         except Exception as error:  # the hub's errors have no common base
-            raise CheckpointError(
-                f"checkpoint {name}: no such folder, and the hub did not give it ({hub_reason(error, offline)}); check "
-                "the name and the network"
-            ) from None
+            why = f"no such folder, and the hub did not give it ({hub_reason(error, offline)})"
+            raise CheckpointError(f"checkpoint {name}: {why}; check the name and the network") from None
 
 
 def _pretraining_record(folder: Path) -> RunRecord | None:
     """Of a run folder that holds an encoder; None for encoders from elsewhere, or if it is no longer whole."""
-    if not (folder / "record.json").is_file():
-        return None
     try:
         record = read_record(folder)
     except DamagedFileError:
@@ -139,26 +132,18 @@ def _pretraining_record(folder: Path) -> RunRecord | None:
 def load_classifier(folder: Path, num_labels: int, is_random: bool = False) -> PreTrainedModel:
     """The encoder under a new classification (or, with one output, regression) head, drawn from torch's generator.
 
-    With `is_random` the encoder's weights are drawn too, as its configuration says.
-
-    Raises:
-        CheckpointError: see `open_encoder`.
+    With `is_random` the encoder's weights are drawn too, as its configuration says. A CheckpointError as in
+    `open_encoder` says what is wrong with the files.
     """
     try:
         with quiet_transformers():
             refuse_foreign_files(folder)
             config = AutoConfig.from_pretrained(folder, num_labels=num_labels, trust_remote_code=False)
+            kind: dict[str, Any] = {"config": config, "dtype": torch.float32}
             if is_random:
-                return AutoModelForSequenceClassification.from_config(
-                    config, dtype=torch.float32, trust_remote_code=False
-                )
+                return AutoModelForSequenceClassification.from_config(**kind, trust_remote_code=False)
             model, report = AutoModelForSequenceClassification.from_pretrained(
-                folder,
-                config=config,
-                use_safetensors=True,
-                output_loading_info=True,
-                dtype=torch.float32,
-                trust_remote_code=False,
+                folder, **kind, use_safetensors=True, output_loading_info=True, trust_remote_code=False
             )
     except (CheckpointError, torch.OutOfMemoryError, MemoryError):
         raise
@@ -187,9 +172,11 @@ def save_encoder(model: PreTrainedModel, folder: Path) -> None:
 
 
 def max_positions(model: PreTrainedModel) -> int | None:
-    """Longest sequence in tokens; RoBERTa's position ids start behind the padding id. None: no position table."""
+    """Longest sequence in tokens: what a position table has room for, or with RoPE the length it was made for.
+
+    RoBERTa's position ids start behind the padding id. None: neither of them.
+    """
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
-            offset = 0 if module.padding_idx is None else module.padding_idx + 1
-            return module.num_embeddings - offset
-    return None
+            return module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+    return model.config.max_position_embeddings if getattr(model.config, "rope_parameters", None) else None

@@ -24,28 +24,20 @@ from threeml_core.foundation.log import Log, print_line
 from threeml_core.glue.baselines import baseline_job
 from threeml_core.glue.encode import EncodedSplit, EncodedTask, encode_task, evaluation_batches, training_batches
 from threeml_core.glue.encoders import Encoder, load_classifier, open_encoder, save_encoder
-from threeml_core.glue.ledger import glue, glue_study, pretrain_config, untrained_config
+from threeml_core.glue.ledger import TRAINING_PARAMETERS, glue, glue_study, pretrain_config, untrained_config
 from threeml_core.glue.metrics import constant_answers, task_metrics, task_score
-from threeml_core.glue.predictions import FILE, Predictions, load_predictions, write_parquet
-from threeml_core.glue.protocol import (
-    STAGE,
-    TRAINING_PARAMETERS,
-    FinetuneRun,
-    GlueStudy,
-    best_run,
-    planned_tasks,
-    runs_of,
-    start_of,
-)
+from threeml_core.glue.predictions import FILE, Predictions, write_parquet
+from threeml_core.glue.protocol import STAGE, FinetuneRun, GlueStudy, best_run, planned_tasks, runs_of, start_of
 from threeml_core.glue.readers import TaskData, load_task, split_name
 from threeml_core.glue.tasks import Task
 from threeml_core.parameters.glue import RANDOM
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_jobs
-from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
+from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory
 from threeml_core.training.loop import pretrain
-from threeml_core.training.optim import linear_warmup_decay, parameter_groups, set_learning_rate
+from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
+from threeml_core.training.precision import use_bf16
 
 _CHECK_EVERY = 50  # updates between looks at the loss, each of which waits for a GPU
 _EVAL_TOKENS = 16_384  # of a validation batch
@@ -88,10 +80,10 @@ class Setting:
 
 
 def load_tasks(config: StudyConfig, log: Log = print_line) -> dict[str, TaskData]:
-    """The examples of all tasks of a study, by name; what is wrong with them shows here, before anything is trained.
+    """The examples of all tasks of a study, by name.
 
-    Raises:
-        StudyError: an unknown task, malformed data, a `max_length` that the encoder to be pre-trained could not take.
+    A StudyError says here, before anything is trained, what is wrong with them, or that `max_length` is more than the
+    encoder to be pre-trained could take.
     """
     positions = config.max_position_embeddings
     assert positions is not None
@@ -102,19 +94,13 @@ def load_tasks(config: StudyConfig, log: Log = print_line) -> dict[str, TaskData
         )
     data = {task.name: load_task(task, config) for task in planned_tasks(config)}
     for examples in data.values():
-        sizes = ", ".join(
-            f"{split} {len(part):,}{' (subset)' if part.is_subset else ''}" for split, part in examples.splits.items()
-        )
-        log(f"{examples.task.title}: {sizes}")
+        sizes = (f"{name} {len(split):,}{' (subset)' * split.is_subset}" for name, split in examples.splits.items())
+        log(f"{examples.task.title}: {', '.join(sizes)}")
     return data
 
 
 def make_setting(config: StudyConfig, encoder: Encoder, data: dict[str, TaskData]) -> Setting:
-    """Tokenise all that the runs will need.
-
-    Raises:
-        StudyError: no such device, or `max_length` over the encoder's positions.
-    """
+    """Tokenise all that the runs need; a StudyError: no such device, or `max_length` over the encoder's positions."""
     device = choose_device(config)
     if encoder.positions is not None and config.max_length > encoder.positions:
         raise ParameterError(
@@ -129,20 +115,18 @@ def make_setting(config: StudyConfig, encoder: Encoder, data: dict[str, TaskData
 def plan_jobs(setting: Setting) -> list[Job]:
     """All runs of an encoder. A task that starts from another needs that task's runs of the same seed."""
     config = setting.config
-    tasks = planned_tasks(config)
+    starts_from = {task: start_of(task, config) for task in planned_tasks(config)}
     jobs = []
     by_seed: dict[tuple[str | None, int], list[str]] = {}
     gpus = 0.0 if setting.device.type == "cpu" else 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
-    for task in sorted(tasks, key=lambda task: start_of(task, config) is not None):
-        keep_encoder = any(start_of(other, config) == task.name for other in tasks)
-        needed = {task.name, start_of(task, config)}
+    for task, start in sorted(starts_from.items(), key=lambda item: item[1] is not None):
         # all that a job needs, as it may be sent to another process
-        data = {name: of.without_texts() for name, of in setting.data.items() if name in needed}
-        encoded = {name: of for name, of in setting.encoded.items() if name in needed}
+        data = {name: of.without_texts() for name, of in setting.data.items() if name in (task.name, start)}
+        encoded = {name: setting.encoded[name] for name in data}
         own = dataclasses.replace(setting, data=data, encoded=encoded)
         for run in runs_of(task, config):
-            starts = tuple(by_seed.get((start_of(task, config), run.seed), ()))
-            work = functools.partial(finetune, own, run, starts, keep_encoder)
+            starts = tuple(by_seed.get((start, run.seed), ()))
+            work = functools.partial(finetune, own, run, starts, task.name in starts_from.values())
             name = setting.run_id(run, starts)
             jobs.append(Job(STAGE, name, work, starts, run.title, num_cpus=config.ray_num_cpus, num_gpus=gpus))
             by_seed.setdefault((task.name, run.seed), []).append(name)
@@ -153,10 +137,7 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
     """Fine-tune an encoder on all tasks, grid points and seeds of `config`; do what is missing, read what is there.
 
     Source: section 3.1, Table 6. RTE, STS-B and MRPC start from the best MNLI model of the same seed (which of the
-    MNLI models it is, the paper leaves open).
-
-    Raises:
-        StudyError: bad input, before any run starts.
+    MNLI models it is, the paper leaves open). A StudyError says what is wrong with the input before any run starts.
     """
     jobs = [baseline_job(examples, config) for examples in data.values()]
     jobs += plan_jobs(make_setting(config, encoder, data))
@@ -169,10 +150,8 @@ def finetune_study(config: StudyConfig, log: Log = print_line) -> list[GlueStudy
     """Fine-tune `checkpoint` by the protocol, and with `random_baseline` the same encoder without its training.
 
     Without `checkpoint` it is the encoder that `02_pretrain` makes with the same parameters; if it is not there yet, it
-    is pre-trained now. With `plan_only` the records are read.
-
-    Raises:
-        StudyError: bad input, before anything is trained; with `plan_only`: there is no record.
+    is pre-trained now. With `plan_only` the records are read. A StudyError: bad input, before anything is trained, or
+    no record to read.
     """
     if config.plan_only:
         return glue(config)
@@ -192,14 +171,8 @@ def finetune(
 ) -> RunRecord:
     """Fine-tune once, or return the record if that was done before. A run that diverges leaves a record that says so.
 
-    Leaves `runs/finetune/<run id>/` with `record.json`, `metrics.jsonl` and `predictions.npz`.
-
-    Args:
-        setting: what all runs share.
-        run: task, seed, point of the grid.
-        starts: run ids of the models of which the best is where this one starts; none: the encoder itself.
-        keep_encoder: leave the fine-tuned encoder for other tasks to start from.
-        log: takes a line about a start that is trained again, or an undefined metric.
+    It starts from the best of the runs `starts` (none: from the encoder), and leaves `runs/finetune/<run id>/` with
+    `record.json`, `metrics.jsonl`, `predictions.npz` and, if others start from it (`keep_encoder`), `encoder`.
     """
     name = setting.run_id(run, starts)
     folder = setting.folder(name)
@@ -229,11 +202,10 @@ def finetune(
 
 def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) -> PreTrainedModel:
     """The model a run starts from, under a new head: the encoder, or the best of the models `starts`."""
-    encoder = setting.encoder
     num_labels = setting.data[run.task].task.num_labels
     if not starts:
         torch.manual_seed(run.seed)
-        return load_classifier(encoder.folder, num_labels, encoder.is_random)
+        return load_classifier(setting.encoder.folder, num_labels, setting.encoder.is_random)
     best = best_run([read_record(setting.folder(name)) for name in starts])
     if best is None:
         raise TrainingError(f"all runs it could start from failed ({', '.join(starts)})")
@@ -253,15 +225,12 @@ def _start(setting: Setting, run: FinetuneRun, starts: Sequence[str], log: Log) 
 
 @dataclasses.dataclass
 class Trained:
-    """What training leaves."""
+    """What training leaves: metrics and answers of the epoch that counts, and a line of metrics for every epoch."""
 
-    model: PreTrainedModel
-    """With the weights of the epoch that counts, if they were asked for; else of the last epoch."""
+    model: PreTrainedModel  # of the epoch that counts, if its weights were asked for; else of the last
     metrics: dict[str, Any]
-    """Of the epoch that counts, as `answers`."""
     answers: Predictions
     lines: list[dict[str, Any]]
-    """Metrics of every epoch."""
     timing: dict[str, float]
 
 
@@ -272,14 +241,8 @@ def _train(setting: Setting, run: FinetuneRun, model: PreTrainedModel, keep_sele
     train = setting.encoded[run.task].splits["train"]
     reset_peak_memory(device)
     model.to(device)  # type: ignore[arg-type]
-    optimizer = torch.optim.AdamW(
-        parameter_groups(model, config.finetune_weight_decay),
-        lr=run.learning_rate,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_epsilon,
-        fused=True,
-    )
-    updates = math.ceil(len(train) / run.batch_size)
+    optimizer = make_optimizer(model, config.replace(optimizer="adamw", weight_decay=config.finetune_weight_decay))
+    steps = math.ceil(len(train) / run.batch_size)
     step, seconds, slots = 0, 0.0, 0
     lines: list[dict[str, Any]] = []
     selected: tuple[dict[str, Any], Predictions] | None = None
@@ -292,7 +255,7 @@ def _train(setting: Setting, run: FinetuneRun, model: PreTrainedModel, keep_sele
         for index in training_batches(train, run.batch_size, run.seed, epoch):
             inputs = setting.batch(train, index)
             slots += inputs["input_ids"].size
-            factor = linear_warmup_decay(step, run.epochs * updates, config.finetune_warmup_ratio)
+            factor = linear_warmup_decay(step, run.epochs * steps, config.finetune_warmup_ratio)
             set_learning_rate(optimizer, run.learning_rate * factor)
             optimizer.zero_grad(set_to_none=True)
             logits, labels = _logits(setting, model, inputs), torch.from_numpy(train.labels[index]).to(device)
@@ -309,7 +272,7 @@ def _train(setting: Setting, run: FinetuneRun, model: PreTrainedModel, keep_sele
         seconds += time.perf_counter() - started
         answers = _predict(setting, model, task)
         values, undefined = task_metrics(task, answers.splits)
-        line = {"epoch": epoch, "step": step, "train_loss": loss_sum / updates, "score": task_score(task, values)}
+        line = {"epoch": epoch, "step": step, "train_loss": loss_sum / steps, "score": task_score(task, values)}
         lines.append({**line, **values})
         if selected is None or config.finetune_select == "last" or line["score"] > selected[0]["score"]:
             selected = {**lines[-1], "undefined": undefined, "is_constant": answers.is_constant}, answers
@@ -385,20 +348,12 @@ def _about(setting: Setting, run: FinetuneRun) -> dict[str, Any]:
 
 
 def export_predictions(study: GlueStudy, config: StudyConfig) -> dict[str, Path]:
-    """Write the answers of each task's best runs as `<runs_dir>/predictions/<task>-<hash>.parquet`; task -> file.
-
-    Raises:
-        ParameterError: pyarrow is not installed.
-    """
+    """Write the answers of each task's best runs as `<runs_dir>/predictions/<task>-<hash>.parquet`; task -> file."""
     files = {}
-    for result in study.results:
-        if not result.best:
-            continue
+    for result in (result for result in study.results if result.best):
         names = [record.run_id for record in result.best]
         path = project_path(config.runs_dir) / "predictions" / f"{result.task.name}-{fingerprint(names)}.parquet"
         if not path.exists():
-            seeds = [record.identity["seed"] for record in result.best]
-            answers = [load_predictions(result.task, record.folder(config.runs_dir)) for record in result.best]
-            write_parquet(path, list(zip(names, seeds, answers, strict=True)))
+            write_parquet(path, result.task, result.best, config.runs_dir)
         files[result.task.name] = path
     return files

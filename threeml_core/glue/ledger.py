@@ -6,15 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from threeml_core.config import StudyConfig
-from threeml_core.glue.protocol import (
-    TRAINING_PARAMETERS,
-    FinetuneRun,
-    GlueStudy,
-    planned_tasks,
-    runs_of,
-    start_of,
-    task_result,
-)
+from threeml_core.glue.protocol import FinetuneRun, GlueStudy, planned_tasks, runs_of, start_of, task_result
 from threeml_core.glue.tasks import HELD_OUT, select_tasks
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.glue import RANDOM
@@ -36,10 +28,7 @@ def untrained_config(config: StudyConfig) -> StudyConfig:
 def glue(config: StudyConfig) -> list[GlueStudy]:
     """Fine-tuning of `checkpoint` (None: of what 02_pretrain makes), and of the same without its training if asked for.
 
-    Tasks of which runs are missing are left out.
-
-    Raises:
-        ParameterError: no task has records of all its runs.
+    Tasks of which runs are missing are left out; a ParameterError says that none has all its records.
     """
     trained = pretraining(pretrain_config(config)) if config.checkpoint is None else None
     given = (config.checkpoint or "").removeprefix(RANDOM)
@@ -95,12 +84,8 @@ def glue_study(
 ) -> GlueStudy:
     """A row of Table 3 from records alone.
 
-    Args:
-        config: of the study.
-        checkpoint: of the encoder, as in its records.
-        pretrained: the encoder's record, if this project pre-trained it.
-        finetuning: records of the encoder's fine-tunings, oldest first.
-        baselines: records of bags of words; of one task the newest of the same examples counts.
+    `checkpoint` is as in the encoder's records, `pretrained` its own, if this project pre-trained it. Its fine-tunings
+    come oldest first; of the bags of words of one task the newest of the same examples counts.
     """
     asked = select_tasks(config)
     records = finished_tasks(config, finetuning)
@@ -122,11 +107,11 @@ def glue_study(
 
 def _model_name(checkpoint: str, pretrained: RunRecord | None) -> str:
     """In tables: architecture and mask rate of our own encoders, else the checkpoint as given."""
+    name = checkpoint.removeprefix(RANDOM)
     if pretrained is not None:
         name = f"{ARCHITECTURES[pretrained.parameters['architecture']].label}-{rate_label(pretrained.parameters)}"
-    else:
-        name = checkpoint.removeprefix(RANDOM)
-        name = Path(name).name if Path(name).is_absolute() else name
+    elif Path(name).is_absolute():
+        name = Path(name).name
     return f"random ({name})" if checkpoint.startswith(RANDOM) else name
 
 
@@ -156,5 +141,9 @@ def _notes(
     return notes
 
 
+TRAINING_PARAMETERS = (
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"),
+    *("finetune_warmup_ratio", "finetune_weight_decay", "finetune_select", "pad_to_max_length"),
+)
 FINETUNE_MATCH = ("glue", "max_length", "max_train_examples", "skip_bad_rows", "from_mnli", *TRAINING_PARAMETERS)
 """Parameters that decide a fine-tuning beside encoder, task, seed and point of the grid."""

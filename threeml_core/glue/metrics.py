@@ -26,15 +26,10 @@ _RESAMPLES_AT_ONCE = 64  # bounds the memory of the bootstrap: 64 x 40,000 weigh
 
 
 def metric_value(metric: str, labels: np.ndarray, predictions: np.ndarray) -> tuple[float, bool]:
-    """One metric, and whether it is defined.
+    """One metric (mcc, accuracy, f1 of class 1, pearson, spearman) of (N,) labels and predictions; is it defined?
 
     MCC and the correlations of constant predictions (or labels) are 0 / 0: they count as 0 and come back as
     undefined, so that no NaN reaches an average and no collapsed run passes for a measured one.
-
-    Args:
-        metric: mcc, accuracy, f1 (of class 1), pearson or spearman.
-        labels: (N,) class ids or numbers.
-        predictions: (N,) the same.
     """
     constant = bool(np.all(predictions == predictions[0]) or np.all(labels == labels[0]))
     if metric in ("mcc", "pearson", "spearman") and constant:
@@ -49,21 +44,16 @@ def metric_value(metric: str, labels: np.ndarray, predictions: np.ndarray) -> tu
 
 def task_metrics(task: Task, splits: Splits) -> tuple[dict[str, float], list[str]]:
     """All metrics of a task, and the names of those that are undefined (and count as 0)."""
-    values, undefined = {}, []
-    for tag in task.validation:
-        for metric in task.metrics:
-            key = f"{tag}_{metric}" if tag else metric
-            values[key], defined = metric_value(metric, *splits[tag])
-            if not defined:
-                undefined.append(key)
-    return values, undefined
+    pairs = zip(task.metric_keys, itertools.product(task.validation, task.metrics), strict=True)
+    found = {key: metric_value(metric, *splits[tag]) for key, (tag, metric) in pairs}
+    undefined = [key for key, (_, is_defined) in found.items() if not is_defined]
+    return {key: value for key, (value, _) in found.items()}, undefined
 
 
 def task_score(task: Task, values: Mapping[str, float]) -> float:
     """The task's one number, as the leaderboard and the paper compute it: the mean of its metrics.
 
-    F1 and accuracy (MRPC, QQP), Pearson and Spearman (STS-B), matched and mismatched accuracy (MNLI).
-    Source: section 3.1.
+    F1 and accuracy (MRPC, QQP), Pearson and Spearman (STS-B), both accuracies (MNLI). Source: section 3.1.
     """
     return statistics.fmean(values[key] for key in task.metric_keys)
 
@@ -85,14 +75,7 @@ def weighted_accuracy(accuracies: Sequence[float], examples: Sequence[int]) -> f
 
 
 def resampled_metric(metric: str, labels: np.ndarray, predictions: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(R,) the metric of each of R resamples; 0 where it is undefined.
-
-    Args:
-        metric: as in `metric_value`.
-        labels: (N,).
-        predictions: (N,).
-        weights: (R, N) how often each example occurs in each resample.
-    """
+    """(R,) the metric of each of R resamples; 0 where undefined. `weights`: (R, N) how often each example occurs."""
     if metric == "accuracy":
         return weights @ (labels == predictions) / weights.sum(axis=1)
     if metric in ("mcc", "f1"):
@@ -146,16 +129,13 @@ def resampled_metrics(task: Task, runs: Sequence[Splits], resamples: int, rng: n
     """
     values = np.empty((resamples, len(runs), len(task.metric_keys)))
     for start in range(0, resamples, _RESAMPLES_AT_ONCE):
-        here = slice(start, min(start + _RESAMPLES_AT_ONCE, resamples))
-        column = 0
+        block, columns = values[start : start + _RESAMPLES_AT_ONCE], []
         for tag in task.validation:
             size = len(runs[0][tag][0])
-            draws = (rng.integers(0, size, size) for _ in range(here.start, here.stop))
+            draws = (rng.integers(0, size, size) for _ in block)
             weights = np.stack([np.bincount(draw, minlength=size) for draw in draws]).astype(float)
-            for metric in task.metrics:
-                for row, run in enumerate(runs):
-                    values[here, row, column] = resampled_metric(metric, *run[tag], weights)
-                column += 1
+            columns += [[resampled_metric(metric, *run[tag], weights) for run in runs] for metric in task.metrics]
+        block[:] = np.array(columns).T
     return values
 
 
@@ -165,28 +145,15 @@ FEWEST_SEEDS = 3
 
 @dataclasses.dataclass(frozen=True)
 class _Side:
-    """What a model's runs on one task give."""
+    """What a model's runs on one task give: (k,) scores on all examples, and (R, k) on each bootstrap sample."""
 
     scores: np.ndarray
-    """(k,) of each run on all examples."""
     resampled: np.ndarray
-    """(R, k) of each run on each bootstrap sample of the examples."""
 
     @property
     def mean(self) -> np.ndarray:
         """(R,) over runs."""
         return self.resampled.mean(axis=1)
-
-    @property
-    def by_seeds(self) -> float:
-        """Variance of the mean score by the spread over seeds."""
-        return float(np.var(self.scores, ddof=1)) / len(self.scores)
-
-    @property
-    def by_both(self) -> float:
-        """What of the examples' variance is different in every run, and thus also in `by_seeds`."""
-        apart = self.resampled - self.mean[:, None]
-        return float(np.mean(np.var(apart, axis=0))) / (len(self.scores) - 1)
 
 
 def _sides(task: Task, sides: Sequence[Sequence[Splits]], resamples: int, seed: int) -> list[_Side]:
@@ -195,19 +162,18 @@ def _sides(task: Task, sides: Sequence[Sequence[Splits]], resamples: int, seed: 
     resampled = resampled_metrics(task, runs, resamples, np.random.default_rng(seed)).mean(axis=2)
     scores = np.array([task_score(task, task_metrics(task, run)[0]) for run in runs])
     ends = np.cumsum([len(side) for side in sides])[:-1]
-    parts = zip(np.split(scores, ends), np.split(resampled, ends, axis=1), strict=True)
-    return [_Side(*part) for part in parts]
+    return list(map(_Side, np.split(scores, ends), np.split(resampled, ends, axis=1)))
 
 
-def _variances(sides: Sequence[_Side]) -> tuple[list[float], float]:
+def _variances(sides: Sequence[_Side], resampled: np.ndarray) -> tuple[list[float], float]:
     """Of a mean score, or of the difference of two: by the seeds of each side, and by the examples alone.
 
     Seeds and validation examples are two samples at once (as in Sellam et al., "The MultiBERTs", 2022); what of the
-    examples' variance is in that over seeds already is taken out.
+    examples' variance is different in every run, and thus in that over seeds already, is taken out.
     """
-    together = sides[0].mean if len(sides) == 1 else sides[0].mean - sides[1].mean
-    examples = float(np.var(together)) - sum(side.by_both for side in sides)
-    return [side.by_seeds for side in sides], max(0.0, examples)
+    seeds = [float(np.var(side.scores, ddof=1)) / len(side.scores) for side in sides]
+    apart = [np.mean(np.var(side.resampled - side.mean[:, None], axis=0)) / (len(side.scores) - 1) for side in sides]
+    return seeds, max(0.0, float(np.var(resampled)) - float(sum(apart)))
 
 
 def score_interval(
@@ -221,7 +187,7 @@ def score_interval(
     (side,) = _sides(task, [runs], resamples, seed)
     if len(runs) < FEWEST_SEEDS:
         return interval(side.mean, level)
-    (seeds,), examples = _variances([side])
+    (seeds,), examples = _variances([side], side.mean)
     middle = float(side.scores.mean())
     found = Estimate(middle, math.sqrt(seeds), len(runs) - 1, math.sqrt(examples), len(runs)).interval(level)
     assert found.low is not None and found.high is not None
@@ -263,9 +229,10 @@ def compare(
             )
     sides = _sides(task, [first, second], resamples, seed)
     difference = float(sides[0].scores.mean() - sides[1].scores.mean())
+    resampled = sides[0].mean - sides[1].mean
     if min(len(first), len(second)) < FEWEST_SEEDS:
-        return Comparison(difference, *interval(sides[0].mean - sides[1].mean), None, resamples)
-    seeds, examples = _variances(sides)
+        return Comparison(difference, *interval(resampled), None, resamples)
+    seeds, examples = _variances(sides, resampled)
     squared = sum(seeds) + examples
     if not squared:
         return Comparison(difference, difference, difference, float(difference == 0), resamples)

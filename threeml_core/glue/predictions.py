@@ -13,19 +13,14 @@ from threeml_core.foundation.errors import DamagedFileError, ParameterError
 from threeml_core.foundation.files import atomic_file
 from threeml_core.glue.metrics import Splits
 from threeml_core.glue.tasks import Task
+from threeml_core.runs.record import RunRecord
 
 FILE = "predictions.npz"
 
 
 @dataclasses.dataclass(frozen=True)
 class Predictions:
-    """Answers of one run on the validation splits of a task.
-
-    Attributes:
-        task: the task.
-        labels: tag of a split -> (N,) true class ids or numbers.
-        logits: tag of a split -> (N, num_labels) outputs of the head, in the order of the examples.
-    """
+    """Answers of one run: tag of a validation split -> (N,) true class ids or numbers, and (N, num_labels) outputs."""
 
     task: Task
     labels: Mapping[str, np.ndarray]
@@ -51,11 +46,7 @@ class Predictions:
 
 
 def load_predictions(task: Task, folder: Path) -> Predictions:
-    """Read `predictions.npz` of a run folder.
-
-    Raises:
-        DamagedFileError: missing or damaged.
-    """
+    """Read `predictions.npz` of a run folder; a DamagedFileError if it is missing or damaged."""
     try:
         with np.load(folder / FILE) as arrays:
             labels = {tag: arrays[f"labels {tag}".strip()] for tag in task.validation}
@@ -68,11 +59,10 @@ def load_predictions(task: Task, folder: Path) -> Predictions:
     return Predictions(task, labels, logits)
 
 
-def write_parquet(path: Path, runs: Sequence[tuple[str, int, Predictions]]) -> None:
-    """All answers of several runs of a task as one table: run, seed, split, example, label, prediction, logits.
+def write_parquet(path: Path, task: Task, records: Sequence[RunRecord], runs_dir: str | Path) -> None:
+    """All answers of a task's runs as one table; a ParameterError if pyarrow is not installed.
 
-    Raises:
-        ParameterError: pyarrow is not installed.
+    Its columns: run, seed, split, example, label, prediction, logits.
     """
     try:
         import pyarrow
@@ -82,18 +72,13 @@ def write_parquet(path: Path, runs: Sequence[tuple[str, int, Predictions]]) -> N
             f"writing {path} needs `pip install pyarrow`; all runs are finished and keep their {FILE}"
         ) from None
     tables = []
-    for run, seed, answers in runs:
+    for record in records:
+        answers = load_predictions(task, record.folder(runs_dir))
         for tag, (labels, predicted) in answers.splits.items():
-            size = len(labels)
-            columns = {
-                "run": [run] * size,
-                "seed": np.full(size, seed),
-                "split": [tag or "validation"] * size,
-                "example": np.arange(size),
-                "label": labels,
-                "prediction": predicted,
-            }
-            columns |= {f"logit_{i}": answers.logits[tag][:, i] for i in range(answers.task.num_labels)}
+            same = {"run": record.run_id, "seed": record.identity["seed"], "split": tag or "validation"}
+            columns: dict[str, Any] = {name: [value] * len(labels) for name, value in same.items()}
+            columns |= {"example": np.arange(len(labels)), "label": labels, "prediction": predicted}
+            columns |= {f"logit_{i}": answers.logits[tag][:, i] for i in range(task.num_labels)}
             tables.append(pyarrow.table(columns))
     with atomic_file(path) as temporary:
         pyarrow.parquet.write_table(pyarrow.concat_tables(tables), temporary)

@@ -65,11 +65,8 @@ def runs_of(task: Task, config: StudyConfig) -> list[FinetuneRun]:
     grid = list(itertools.product(*axes))
     runs = []
     for seed in range(config.seed, config.seed + config.num_seeds):
-        points = grid
-        if config.num_trials is not None and config.num_trials < len(grid):
-            order = np.random.default_rng((seed, zlib.crc32(task.name.encode()))).permutation(len(grid))
-            points = [grid[i] for i in sorted(order[: config.num_trials])]
-        runs += [FinetuneRun(task.name, seed, *point) for point in points]
+        order = np.random.default_rng((seed, zlib.crc32(task.name.encode()))).permutation(len(grid))
+        runs += [FinetuneRun(task.name, seed, *grid[i]) for i in sorted(order[: config.num_trials])]
     return runs
 
 
@@ -102,13 +99,11 @@ class TaskResult:
     """What the protocol says about one task.
 
     Attributes:
-        task: the task.
         records: of all its runs, failed ones included.
         best: the best run of each seed that has one.
         metrics: median over the best runs, for each metric.
         score: mean of `metrics`; None if no run ended.
-        low: lower end of the 95% interval of the mean over seeds, see `score_interval`.
-        high: upper end.
+        low: lower end of the 95% interval (to `high`) of the mean over seeds, see `score_interval`.
         chance: score of the best constant answer.
         examples: tag of a validation split -> its size.
         baseline: record of the bag of words (`threeml_core.glue.baselines`).
@@ -169,11 +164,11 @@ def task_result(
     """Apply the protocol to the records of all runs of a task: best of the grid for each seed, median over seeds.
 
     The score is the mean of the metrics' medians, so a reported row gives its own average; the interval, which the
-    paper does not have, is of the mean over seeds, see `score_interval`. Both take what the runs answered below
-    `runs_dir`, or the record of an earlier bootstrap.
+    paper does not have, is of the mean over seeds, by the answers below `runs_dir` or an earlier bootstrap's record.
     """
     best = best_of_seeds(records)
-    medians = median_metrics(task, best) if best else {}
+    if not best:
+        return TaskResult(task, tuple(records), (), {}, None, None, None, None, {}, baseline)
 
     def measure() -> dict[str, Any]:
         splits = answers_of(task, best, runs_dir)
@@ -182,12 +177,9 @@ def task_result(
         return {"low": low, "high": high, "chance": chance_level(task, splits[0]), "examples": examples}
 
     identity = {"task": task.name, "runs": [record.run_id for record in best], "resamples": resamples}
-    of: dict[str, Any] = {"low": None, "high": None, "chance": None, "examples": {}}
-    score, is_older = None, False
-    if best:
-        of, is_older = _bootstrapped(identity, best[0], runs_dir, measure)
-        score = statistics.fmean(medians.values())
-    is_narrow = is_older and len(best) > 1
+    of, is_older = _bootstrapped(identity, best[0], runs_dir, measure)
+    medians = median_metrics(task, best)
+    score, is_narrow = statistics.fmean(medians.values()), is_older and len(best) > 1
     return TaskResult(task, tuple(records), tuple(best), medians, score, **of, baseline=baseline, is_older=is_narrow)
 
 
@@ -202,20 +194,16 @@ def compare_results(
     """The best runs of two models on one task, see `compare`; None: one of them has no result.
 
     An older record's p-value, of resampled seeds, is passed over: with few seeds it is too small.
-
-    Raises:
-        ParameterError: the two did not answer the same examples.
     """
     if not first.best or not second.best:
         return None
-    task = first.task
 
     def measure() -> dict[str, Any]:
-        answers = [answers_of(task, result.best, runs_dir) for result in (first, second)]
-        return dataclasses.asdict(compare(task, answers[0], answers[1], resamples))
+        ours, theirs = (answers_of(first.task, result.best, runs_dir) for result in (first, second))
+        return dataclasses.asdict(compare(first.task, ours, theirs, resamples))
 
     sides = {"runs": [r.run_id for r in first.best], "against": [r.run_id for r in second.best]}
-    identity = {"task": task.name, **sides, "resamples": resamples}
+    identity = {"task": first.task.name, **sides, "resamples": resamples}
     of, is_older = _bootstrapped(identity, first.best[0], runs_dir, measure)
     return Comparison(**{**of, "p_value": None} if is_older else of)
 
@@ -226,21 +214,15 @@ def _bootstrapped(
     """What a bootstrap of the runs in `identity` gave: from its record, which needs no predictions, else measured.
 
     A new record takes the parameters of `run`, one of them. The second value tells whether the record is older than
-    `_METHOD`: then seeds were resampled as well as examples.
+    the method: then seeds were resampled as well as examples.
     """
-    latest = {**identity, "method": _METHOD}
+    latest = {**identity, "method": "spread over seeds, bootstrap of examples"}
     folder = run_folder(runs_dir, "bootstrap", run_id(f"{identity['task']}-bootstrap", latest))
     if not (folder / "record.json").exists():
         if older := [record for record in load_records(runs_dir, "bootstrap") if record.identity == identity]:
             return older[-1].metrics, True
-
-    def work(environment: dict[str, Any]) -> dict[str, Any]:
-        return {"metrics": measure(), "data": {"task": identity["task"]}}
-
-    return recorded(folder, latest, run, work, wait=True).metrics, False
-
-
-_METHOD = "spread over seeds, bootstrap of examples"
+    data = {"task": identity["task"]}
+    return recorded(folder, latest, run, lambda _: {"metrics": measure(), "data": data}, wait=True).metrics, False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,7 +230,6 @@ class GlueStudy:
     """A checkpoint under the protocol: one row of Table 3, with all that stands behind it.
 
     Attributes:
-        name: of the model, in tables.
         architecture: of an encoder pre-trained here, as in `StudyConfig.architecture`; else None.
         checkpoint: as given.
         results: of the tasks asked for, in the table's order.
@@ -282,15 +263,3 @@ class GlueStudy:
     def result(self, name: str) -> TaskResult:
         """The result of a task asked for."""
         return next(result for result in self.results if result.task.name == name)
-
-
-TRAINING_PARAMETERS = (
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "finetune_warmup_ratio",
-    "finetune_weight_decay",
-    "finetune_select",
-    "pad_to_max_length",
-)

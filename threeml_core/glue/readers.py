@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from threeml_core.glue.diagnostic import diagnostic_rows
 from threeml_core.glue.tasks import Task
 
 HUB_DATASET = "nyu-mll/glue"
+_NUMBERS = "numbers from 0 to 5"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +66,8 @@ class TaskData:
     def describe(self) -> dict[str, Any]:
         """For a record: where the examples came from, how many, and what is not official about them."""
         return {
-            name: {
-                "source": split.source,
-                "examples": len(split),
-                "is_subset": split.is_subset,
-                "skipped_rows": split.skipped,
-            }
-            for name, split in self.splits.items()
+            name: {"source": of.source, "examples": len(of), "is_subset": of.is_subset, "skipped_rows": of.skipped}
+            for name, of in self.splits.items()
         }
 
     def without_texts(self) -> TaskData:
@@ -91,16 +88,13 @@ def split_name(tag: str) -> str:
 def load_task(task: Task, config: StudyConfig) -> TaskData:
     """The examples of a task from the source `config.glue`, at most `max_train_examples` of them for training.
 
-    Raises:
-        CorpusError: the source or a split is missing, empty or malformed, or a label is unknown; the line names the
-            file and, for TSV, the line number.
+    A CorpusError names the place where the source or a split is missing, empty or malformed, or a label is unknown.
     """
     if config.glue == "bundled":
         splits = {name: _split(task, *rows, "bundled articles") for name, rows in diagnostic_rows(task.name).items()}
     else:
         names = ["train", *map(split_name, task.validation)]
-        from_hub = config.glue == "hub"
-        splits = _from_hub(task, names) if from_hub else _from_folder(task, names, config)
+        splits = _from_hub(task, names) if config.glue == "hub" else _from_folder(task, names, config)
     for name, official in zip(splits, task.official_sizes, strict=False):
         if len(splits[name]) < official:
             splits[name] = dataclasses.replace(splits[name], is_subset=True)
@@ -113,10 +107,8 @@ def _limited(split: Split, limit: int | None) -> Split:
     if limit is None or limit >= len(split):
         return split
     kept = np.sort(np.random.default_rng(0).permutation(len(split))[:limit])
-    source = f"{split.source} ({limit:,} of {len(split):,})"
-    return dataclasses.replace(
-        split, texts=[split.texts[i] for i in kept], labels=split.labels[kept], source=source, is_subset=True
-    )
+    texts, source = [split.texts[i] for i in kept], f"{split.source} ({limit:,} of {len(split):,})"
+    return dataclasses.replace(split, texts=texts, labels=split.labels[kept], source=source, is_subset=True)
 
 
 def _split(
@@ -151,12 +143,11 @@ def _from_folder(task: Task, names: list[str], config: StudyConfig) -> dict[str,
 
 def _tsv_file(folder: Path, name: str) -> Path:
     official = name.replace("validation", "dev")
-    stems = [official, f"{official}.subset", *(["heldout.subset"] if name == "validation" else [])]
-    for stem in stems:
-        if (folder / f"{stem}.tsv").is_file():
-            return folder / f"{stem}.tsv"
-    names = " or ".join(f"{stem}.tsv" for stem in stems)
-    raise CorpusError(f"{folder} has no {names}; add the file, or leave the task out of `tasks`")
+    names = [f"{official}.tsv", f"{official}.subset.tsv", *(["heldout.subset.tsv"] if name == "validation" else [])]
+    for path in map(folder.joinpath, names):
+        if path.is_file():
+            return path
+    raise CorpusError(f"{folder} has no {' or '.join(names)}; add the file, or leave the task out of `tasks`")
 
 
 def _read_tsv(task: Task, path: Path, skip_bad_rows: bool) -> Split:
@@ -200,17 +191,12 @@ def _read_tsv(task: Task, path: Path, skip_bad_rows: bool) -> Split:
 
 
 def _label(task: Task, text: str, where: str) -> float:
-    if task.labels:
-        if text in task.labels:
-            return task.labels.index(text)
-        raise CorpusError(f"{where}: unknown label {text!r}; {task.title} has {', '.join(task.labels)}")
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 5:
-        raise CorpusError(f"{where}: unknown label {text!r}; {task.title} has numbers from 0 to 5")
-    return value
+    if text in task.labels:
+        return task.labels.index(text)
+    with contextlib.suppress(ValueError):
+        if task.is_regression and 0 <= float(text) <= 5:
+            return float(text)
+    raise CorpusError(f"{where}: unknown label {text!r}; {task.title} has {', '.join(task.labels) or _NUMBERS}")
 
 
 # -- parquet and the hub: columns and class ids of nyu-mll/glue ------------------------------------------------
@@ -226,10 +212,8 @@ def _read_parquet(task: Task, folder: Path, name: str) -> Split:
         table = pyarrow.concat_tables(parquet.read_table(path) for path in files)
     except (pyarrow.ArrowException, OSError) as error:
         raise CorpusError(f"{files[0]} is not a readable parquet file: {str(error).splitlines()[0]}") from None
-    names: list[str] = []
-    if metadata := (table.schema.metadata or {}).get(b"huggingface"):
-        feature = json.loads(metadata).get("info", {}).get("features", {}).get("label", {})
-        names = feature.get("names") or []
+    about = json.loads((table.schema.metadata or {}).get(b"huggingface") or "{}")
+    names = about.get("info", {}).get("features", {}).get("label", {}).get("names") or []
     return _from_columns(task, table.column_names, lambda c: table[c].to_pylist(), names, f"{task.name}/{name}")
 
 
@@ -273,7 +257,7 @@ def _from_columns(
     labels = []
     for number, value in enumerate(column("label"), 1):
         if value not in ids if task.labels else value is None or not 0 <= value <= 5:
-            known = ", ".join(f"{i} ({name})" for i, name in enumerate(names or expected)) or "numbers from 0 to 5"
+            known = ", ".join(f"{i} ({name})" for i, name in enumerate(names or expected)) or _NUMBERS
             raise CorpusError(f"{where}, row {number}: unknown label {value}; {task.title} has {known}")
         labels.append(ids[value] if task.labels else value)
     return _split(task, texts, labels, where)

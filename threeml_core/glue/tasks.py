@@ -21,7 +21,6 @@ class Task:
         name: key in `tasks`, in records and on the Hugging Face hub.
         title: name in tables, and the folder of the official `glue_data` layout.
         columns: text columns of the official TSV file; one or two.
-        label_column: its label column.
         labels: label texts of the TSV file, class ids in this order; empty: regression.
         official_sizes: rows of the official training and validation splits; fewer rows are labelled a subset.
         hub_columns: text columns on the Hugging Face hub, where the label column is `label`.
@@ -68,43 +67,26 @@ def _by_name(*tasks: Task) -> dict[str, Task]:
 _SENTENCE, _PAIR = ("sentence",), ("sentence1", "sentence2")
 _YES_OR_NO, _ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
 _MCC, _ACCURACY, _F1_ACCURACY = ("mcc",), ("accuracy",), ("f1", "accuracy")
-_RELATION = "passage_relation"
+_RELATION, _RELATIONS = "passage_relation", ("next", "same_article", "other_article")
 
 GLUE_TASKS = _by_name(
     Task("cola", "CoLA", _SENTENCE, "label", _YES_OR_NO, _MCC, (8551, 1043), hub_labels=("unacceptable", "acceptable")),
     Task("sst2", "SST-2", _SENTENCE, "label", _YES_OR_NO, _ACCURACY, (67349, 872), hub_labels=("negative", "positive")),
     Task(
-        "mrpc",
-        "MRPC",
-        ("#1 String", "#2 String"),
-        "Quality",
-        _YES_OR_NO,
-        _F1_ACCURACY,
-        (3668, 408),
+        *("mrpc", "MRPC", ("#1 String", "#2 String"), "Quality", _YES_OR_NO, _F1_ACCURACY, (3668, 408)),
         hub_columns=_PAIR,
         hub_labels=("not_equivalent", "equivalent"),
         starts_from="mnli",
     ),
     Task("stsb", "STS-B", _PAIR, "score", (), ("pearson", "spearman"), (5749, 1500), starts_from="mnli"),
     Task(
-        "qqp",
-        "QQP",
-        ("question1", "question2"),
-        "is_duplicate",
-        _YES_OR_NO,
-        _F1_ACCURACY,
-        (363846, 40430),
+        *("qqp", "QQP", ("question1", "question2"), "is_duplicate", _YES_OR_NO, _F1_ACCURACY, (363846, 40430)),
         hub_labels=("not_duplicate", "duplicate"),
         large=True,
     ),
     Task(
-        "mnli",
-        "MNLI",
-        _PAIR,
-        "gold_label",
-        ("entailment", "neutral", "contradiction"),
-        _ACCURACY,
-        (392702, 9815, 9832),
+        *("mnli", "MNLI", _PAIR, "gold_label", ("entailment", "neutral", "contradiction"), _ACCURACY),
+        official_sizes=(392702, 9815, 9832),
         hub_columns=("premise", "hypothesis"),
         validation=("matched", "mismatched"),
         large=True,
@@ -117,9 +99,7 @@ GLUE_TASKS = _by_name(
 DIAGNOSTIC_TASKS = _by_name(
     Task("word_order", "Word order", _SENTENCE, "label", ("shuffled", "original"), _MCC),
     Task("next_sentence", "Next sentence", _PAIR, "label", ("elsewhere", "next"), _ACCURACY, starts_from=_RELATION),
-    Task(
-        _RELATION, "Passage relation", _PAIR, "label", ("next", "same_article", "other_article"), _ACCURACY, large=True
-    ),
+    Task(_RELATION, "Passage relation", _PAIR, "label", _RELATIONS, _ACCURACY, large=True),
 )
 """Tasks this project makes from the bundled articles (`threeml_core.glue.diagnostic`); they are not GLUE."""
 
@@ -127,10 +107,7 @@ ABLATION_TASKS = ("mnli", "qnli", "qqp")
 """The tasks of the paper's ablations, in the order of Table 2."""
 
 HELD_OUT = 0.2
-"""Share of the articles the diagnostic tasks are made from.
-
-A model pre-trained on the bundled corpus has not seen them if its `validation_fraction` is at least this.
-"""
+"""Share of the articles the diagnostic tasks are made from; with a `validation_fraction` of at least this unseen."""
 
 
 def tasks_of_source(glue: str) -> dict[str, Task]:
@@ -139,11 +116,7 @@ def tasks_of_source(glue: str) -> dict[str, Task]:
 
 
 def select_tasks(config: StudyConfig) -> list[Task]:
-    """The tasks of the parameter `tasks`, in the order of the table.
-
-    Raises:
-        ParameterError: an unknown name, or none at all.
-    """
+    """The tasks of the parameter `tasks`, in the order of the table; a ParameterError for an unknown name, or none."""
     known = tasks_of_source(config.glue)
     names = {_plain(name): name for name in known}
     names |= {_plain(task.title): task.name for task in known.values()} | {"sts": "stsb", "sst": "sst2"}

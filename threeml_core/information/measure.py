@@ -44,8 +44,9 @@ from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_all
 from threeml_core.training.checkpoint import refuse_foreign_files
-from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory, use_bf16
+from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory
 from threeml_core.training.loop import pretrain
+from threeml_core.training.precision import use_bf16
 
 STAGE = "mutual_information"
 

@@ -1,4 +1,4 @@
-"""Attention with dropout on a CPU, where torch's own kernel is the same products around a serial dropout.
+"""Attention on a CPU with dropout or in bfloat16, where torch's own kernel is the same products, but slow.
 
 The decoder calls `attend`, and Hugging Face's encoders find it under the name `BYTE_DROPOUT`.
 """
@@ -28,15 +28,15 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, p: float, scale: float
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, key_mask: Tensor | None, p: float, scale: float
     ) -> Tensor:
         q, k, v = (x.reshape(-1, *x.shape[2:]) for x in (query, key, value))
         weights = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale)
-        if visible is not None:
-            weights.unflatten(0, query.shape[:2]).masked_fill_(~visible, -torch.inf)
+        if key_mask is not None:
+            weights.unflatten(0, query.shape[:2]).masked_fill_(~key_mask, -torch.inf)
         weights = weights.softmax(-1)
-        mask = keep_mask(weights.shape, p)
-        dropped = mask.to(q.dtype).mul_(weights)
+        mask = keep_mask(weights.shape, p) if p else None
+        dropped = weights if mask is None else mask.to(q.dtype).mul_(weights)
         context = torch.baddbmm(q.new_empty(1, 1, 1), dropped, v, beta=0, alpha=1 / (1 - p))
         ctx.save_for_backward(q, k, v, weights, mask)
         ctx.p, ctx.scale, ctx.batch_heads = p, scale, query.shape[:2]
@@ -45,14 +45,22 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights, mask = ctx.saved_tensors
-        keep, empty, kept = 1 / (1 - ctx.p), q.new_empty(1, 1, 1), mask.to(weights.dtype)
+        keep, empty = 1 / (1 - ctx.p), q.new_empty(1, 1, 1)
         outer = gradient.transpose(1, 2).reshape(q.shape)
-        by_weights = torch.baddbmm(empty, outer, v.mT, beta=0, alpha=keep).mul_(kept)
-        by_value = torch.baddbmm(empty, kept.mul_(weights).mT, outer, beta=0, alpha=keep)
+        by_weights, dropped = torch.baddbmm(empty, outer, v.mT, beta=0, alpha=keep), weights
+        if mask is not None:
+            kept = mask.to(weights.dtype)
+            by_weights, dropped = by_weights.mul_(kept), kept.mul_(weights)
+        by_value = torch.baddbmm(empty, dropped.mT, outer, beta=0, alpha=keep)
         by_scores = torch._softmax_backward_data(by_weights, weights, -1, weights.dtype, grad_input=by_weights)
         by_query = torch.baddbmm(empty, by_scores, k, beta=0, alpha=ctx.scale)
         by_key = torch.baddbmm(empty, by_scores.mT, q, beta=0, alpha=ctx.scale)
         return *(x.unflatten(0, ctx.batch_heads) for x in (by_query, by_key, by_value)), None, None, None
+
+
+def is_half_on_cpu(states: Tensor) -> bool:
+    """Are these states of a model that computes in bfloat16 on a CPU, uncompiled?"""
+    return states.dtype == torch.bfloat16 and states.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def attend(
@@ -73,10 +81,49 @@ def attend(
     """
     plain = query.shape[1] == key.shape[1] and not getattr(module, "is_causal", True) and "position_bias" not in others
     known = plain and (attention_mask is None or attention_mask.dtype == torch.bool)
-    if known and by_bytes(query, dropout) and not torch.is_autocast_enabled("cpu"):
+    # torch's own kernel takes many times as long backwards in bfloat16
+    ours = by_bytes(query, dropout) or is_half_on_cpu(query)
+    if known and ours and not torch.is_autocast_enabled("cpu"):
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return _Attention.apply(query, key, value, attention_mask, dropout, scale), None
     return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **others)
+
+
+def masks_by_position(
+    positions: Tensor, key_mask: Tensor | None, window: int, n: int, additive: torch.dtype | None = None
+) -> dict[str, Tensor | None]:
+    """Attention masks of ModernBERT's global and local layers for tokens at any positions.
+
+    transformers' own local mask goes by index, which for gathered tokens is not their position. A token sees itself,
+    so that no row is empty.
+
+    Args:
+        positions: (batch or 1, k), below n.
+        key_mask: (batch, k), True where a token may be seen; None: everywhere.
+        window: how far a local layer sees, in positions to each side.
+        n: tokens of the whole sequence; up to `window + 1` local layers are global.
+        additive: None: masks are bool, True where a key is seen; else of this type, to be added to the scores.
+
+    Returns:
+        Kind of layer -> mask, broadcast to (batch, heads, k, k), or None where all is seen.
+    """
+    seen = None if key_mask is None else never_empty(key_mask.bool())[:, None, None]
+    local = seen
+    if n > window + 1:
+        local = ((positions[:, :, None] - positions[:, None, :]).abs() <= window)[:, None]
+        if seen is not None:
+            local = local & seen | torch.eye(positions.shape[1], dtype=torch.bool, device=positions.device)
+    masks = {"full_attention": seen, "sliding_attention": local}
+    if additive is None:
+        return masks
+    nothing = torch.zeros((), dtype=additive, device=positions.device)
+    lowest = torch.finfo(additive).min
+    return {kind: None if mask is None else nothing.where(mask, lowest) for kind, mask in masks.items()}
+
+
+def never_empty(key_mask: Tensor) -> Tensor:
+    """(batch, n) bool; a row without any attention key would give NaN and is never used, so let it see all."""
+    return key_mask | ~key_mask.any(1, keepdim=True)
 
 
 AttentionInterface.register(BYTE_DROPOUT, attend)

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedModel
+from transformers import MODEL_MAPPING, AutoModel, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import can_return_tuple
 
+from threeml_core.foundation.errors import ParameterError
 from threeml_core.masking import IGNORE_INDEX, CorruptedBatch
-from threeml_core.models.attention import BYTE_DROPOUT
+from threeml_core.models.attention import BYTE_DROPOUT, masks_by_position, never_empty
 from threeml_core.models.configuration import ThreeMLConfig
 from threeml_core.models.decoder import Attention, DecoderLayer
 from threeml_core.models.dropout import replace_dropout
@@ -63,22 +65,32 @@ class MaskedLanguageModel(PreTrainedModel):
     def __init__(self, config: ThreeMLConfig, head_width: int) -> None:
         super().__init__(config)
         # a copy of the configuration: the one that is saved, and that others build from, knows no BYTE_DROPOUT
-        self.encoder = AutoModel.from_config(copy.deepcopy(config.encoder), add_pooling_layer=False)
+        encoder_class: Any = MODEL_MAPPING[type(config.encoder)]
+        if "position_ids" not in inspect.signature(encoder_class.forward).parameters:
+            raise ParameterError(
+                f"encoder {config.encoder.model_type}: it takes no position_ids, so gathered tokens would lose their "
+                "places; take one that does, such as roberta or modernbert"
+            )
+        has_pooler = "add_pooling_layer" in inspect.signature(encoder_class).parameters
+        pooling = {"add_pooling_layer": False} if has_pooler else {}
+        self.encoder = AutoModel.from_config(copy.deepcopy(config.encoder), **pooling)
         if self.encoder.config._attn_implementation == "sdpa":
             self.encoder.set_attn_implementation(BYTE_DROPOUT)
         replace_dropout(self.encoder)
         tables = (m for name, m in self.encoder.named_modules() if name.endswith("position_embeddings"))
         padding = getattr(next(tables, None), "padding_idx", None)
         self.first_position = 0 if padding is None else padding + 1  # RoBERTa's follows the padding's
-        self.head = PredictionTransform(head_width, config.hidden_size, config.encoder.layer_norm_eps)
+        bias = not config.is_modern
+        self.head = PredictionTransform(head_width, config.hidden_size, config.layer_norm_eps, bias)
         self.head_bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def _init_weights(self, module: nn.Module) -> None:
-        """N(0, 0.02) for every matrix, zero for every bias."""
+        """N(0, 0.02) for every matrix, zero for every bias; the encoder's are drawn as its own class says."""
         std = self.config.initializer_range
         if isinstance(module, Attention):
             init.normal_(module.in_proj_weight, mean=0.0, std=std)
-            init.zeros_(module.in_proj_bias)
+            if module.in_proj_bias is not None:
+                init.zeros_(module.in_proj_bias)
         elif isinstance(module, MaskedLanguageModel):
             init.zeros_(module.head_bias)
             if isinstance(module, ThreeMLModel):
@@ -120,7 +132,21 @@ class MaskedLanguageModel(PreTrainedModel):
     def encoder_states(self, batch: CorruptedBatch) -> Tensor:
         """(batch, n_en, d_en): what the encoder makes of `kept_tokens`."""
         ids, positions = self.kept_tokens(batch)
-        return self.encoder(ids, position_ids=positions).last_hidden_state
+        return self.encode(ids, positions, batch.input_ids.shape[1]).last_hidden_state
+
+    def encode(self, ids: Tensor, positions: Tensor, n: int, key_mask: Tensor | None = None, **others: Any) -> Any:
+        """The encoder's own `forward` for tokens (batch, k) at any position ids (batch or 1, k) of sequences of n.
+
+        `key_mask` (batch, k) tells which of them may be attended to; None: all. See `masks_by_position`.
+        """
+        masks: Any = key_mask
+        if self.config.is_modern:
+            config, kind = self.encoder.config, self.encoder.config._attn_implementation
+            if kind not in (BYTE_DROPOUT, "sdpa", "eager"):
+                raise ValueError(f"attn_implementation={kind!r} has windows by index alone: take sdpa or eager")
+            additive = self.word_embedding.dtype if kind == "eager" else None
+            masks = masks_by_position(positions, key_mask, config.sliding_window, n, additive)
+        return self.encoder(ids, attention_mask=masks, position_ids=positions, **others)
 
     def mask_states(self, batch: CorruptedBatch, final_norm: bool = True) -> list[Tensor]:
         """States of the [MASK]s as they come in (layer 0) and after each layer that they pass, as `batch.mask_idx`.
@@ -221,14 +247,17 @@ class ThreeMLModel(MaskedLanguageModel):
 
     def __init__(self, config: ThreeMLConfig) -> None:
         encoder, d_en, d_de = config.encoder, config.hidden_size, cast(int, config.decoder_hidden_size)
+        eps, bias = config.layer_norm_eps, not config.is_modern
         super().__init__(config, head_width=d_de)
-        self.projection = nn.Linear(d_en, d_de) if d_en != d_de else nn.Identity()
+        self.projection = nn.Linear(d_en, d_de, bias=bias) if d_en != d_de else nn.Identity()
         self.mask_embedding = nn.Parameter(torch.zeros(d_de))
-        padding = self.first_position - 1 if self.first_position else None
-        self.decoder_positions = nn.Embedding(encoder.max_position_embeddings, d_de, padding_idx=padding)
+        self.decoder_positions = None  # with RoPE
+        if config.rope_theta is None:
+            padding = self.first_position - 1 if self.first_position else None
+            self.decoder_positions = nn.Embedding(encoder.max_position_embeddings, d_de, padding_idx=padding)
         layers = range(config.decoder_num_hidden_layers)
         self.decoder_layers = nn.ModuleList(DecoderLayer(config, self.cross_attention) for _ in layers)
-        self.decoder_norm = nn.LayerNorm(d_de, encoder.layer_norm_eps) if config.decoder_norm_first else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(d_de, eps, bias=bias) if config.decoder_norm_first else nn.Identity()
 
     def kept_tokens(self, batch: CorruptedBatch) -> tuple[Tensor, Tensor]:
         """All but the [MASK]s: ids and position ids (batch, n_en); a token keeps the position it had."""
@@ -238,19 +267,23 @@ class ThreeMLModel(MaskedLanguageModel):
         """What the decoder's first layer gets."""
         raise NotImplementedError
 
+    def with_positions(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        """(..., d_de) and the decoder's positions (batch or 1, n) in one; RoPE brings them in later, in attention."""
+        return hidden if self.decoder_positions is None else hidden + self.decoder_positions(positions)
+
     def decode(
         self,
         hidden: Tensor,
         memory: Tensor | None = None,
         at: Tensor | None = None,
         final_norm: bool = True,
-        **visible: Tensor,
+        **others: Tensor,
     ) -> list[Tensor]:
         """The decoder's input and the states after each `DecoderLayer`; the last at positions `at`, and normalised."""
         states = [hidden]
         for layer in self.decoder_layers:
             last = layer is self.decoder_layers[-1]
-            states.append(layer(states[-1], memory, at if last else None, **visible))
+            states.append(layer(states[-1], memory, at if last else None, **others))
         return [*states[:-1], self.decoder_norm(states[-1])] if final_norm else states
 
     def at_all(self, input_ids: Tensor, attention_mask: Tensor | None, keep_states: bool) -> tuple[Tensor, States]:
@@ -265,9 +298,8 @@ class ThreeMLModel(MaskedLanguageModel):
         if attention_mask is not None:
             masked, kept = masked & attention_mask.bool(), kept & attention_mask.bool()
         positions = self.position_ids(input_ids, attention_mask)
-        encoded = self.encoder(
-            input_ids, attention_mask=never_empty(kept), position_ids=positions, output_hidden_states=keep_states
-        )
+        n, seen = input_ids.shape[1], never_empty(kept)
+        encoded = self.encode(input_ids, positions, n, seen, output_hidden_states=keep_states)
         hidden, states = self.decode_all(encoded.last_hidden_state, positions, masked, kept)
         if not keep_states:
             return hidden, {}
@@ -281,8 +313,3 @@ class ThreeMLModel(MaskedLanguageModel):
         Of `encoded`, (batch, n, d_en), only what is `kept` counts, neither `masked` nor padding: (batch, n) bool.
         """
         raise NotImplementedError
-
-
-def never_empty(visible: Tensor) -> Tensor:
-    """A row without any attention key would give NaN; such a row's result is never used, so let it see all."""
-    return visible | ~visible.any(1, keepdim=True)

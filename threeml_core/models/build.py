@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig
 
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.models.base import MaskedLanguageModel, ThreeMLModel
 from threeml_core.models.decoder import Attention
 from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.model import MODERN
 
 
 def model_class(architecture: str) -> Any:
@@ -29,7 +30,36 @@ def model_class(architecture: str) -> Any:
 for _architecture in ARCHITECTURES:
     model_class(_architecture)
 
-_ENCODER_TYPES = {"post": "roberta", "pre": "roberta-prelayernorm"}
+_ROBERTA_TYPES = {"post": "roberta", "pre": "roberta-prelayernorm"}
+
+
+def _encoder_of(config: StudyConfig, **ids: Any) -> PreTrainedConfig:
+    """The encoder that the study's parameters describe, as transformers configures it; `ids` of the vocabulary."""
+    same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "initializer_range")
+    shared = {**{name: getattr(config, name) for name in same}, **ids}
+    rows = cast(int, config.max_position_embeddings)
+    if config.encoder == MODERN:
+        own = ("local_attention", "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta")
+        return AutoConfig.for_model(
+            MODERN,
+            **shared,
+            **{name: getattr(config, name) for name in own},
+            cls_token_id=ids["bos_token_id"],
+            sep_token_id=ids["eos_token_id"],
+            max_position_embeddings=rows - 2,
+            embedding_dropout=config.hidden_dropout_prob,
+            mlp_dropout=config.hidden_dropout_prob,
+            attention_dropout=config.attention_probs_dropout_prob,
+        )
+    return AutoConfig.for_model(
+        _ROBERTA_TYPES[config.layer_norm],
+        **shared,
+        max_position_embeddings=rows + max(0, ids["pad_token_id"] - 1),
+        hidden_dropout_prob=config.hidden_dropout_prob,
+        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        layer_norm_eps=1e-5,
+        type_vocab_size=1,
+    )
 
 
 def build_model(
@@ -47,23 +77,8 @@ def build_model(
     Raises:
         ParameterError: no memory for so large a model.
     """
-    encoder = AutoConfig.for_model(
-        _ENCODER_TYPES[config.layer_norm],
-        vocab_size=vocab_size,
-        hidden_size=config.hidden_size,
-        num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        intermediate_size=config.intermediate_size,
-        max_position_embeddings=cast(int, config.max_position_embeddings) + max(0, pad_token_id - 1),
-        hidden_dropout_prob=config.hidden_dropout_prob,
-        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-        initializer_range=config.initializer_range,
-        layer_norm_eps=1e-5,
-        type_vocab_size=1,
-        pad_token_id=pad_token_id,
-        bos_token_id=bos_token_id,
-        eos_token_id=eos_token_id,
-    )
+    ids = {"pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
+    encoder = _encoder_of(config, vocab_size=vocab_size, **ids)
     model_type = model_class(config.architecture)
     whole = model_type.config_class(
         encoder=encoder,
@@ -89,12 +104,13 @@ def build_model(
 
 
 def initialize_scaled(model: MaskedLanguageModel) -> None:
-    """Start every matrix at N(0, 1/fan_in) and both position tables at sinusoids; embeddings stay N(0, 0.02).
+    """Start every matrix at N(0, 1/fan_in) and position tables at sinusoids; embeddings stay as they are, N(0, 0.02).
 
     Not the paper's: BERT's fixed 0.02 is the fan-in scale of a width in the thousands. At a width of 64 it makes
     what attention brings to a [MASK] a hundredth of the residual stream, and a small run never leaves the unigram
     plateau. Sinusoids let one head find "the token before" everywhere at once. The encoder's table keeps the scale of
     the word embeddings that it is added to; the decoder's has amplitude 1, as in MAE: its states left a LayerNorm.
+    ModernBERT has no table, and norms its word embeddings.
     """
     with torch.no_grad():
         for module in model.modules():
@@ -102,9 +118,10 @@ def initialize_scaled(model: MaskedLanguageModel) -> None:
                 module.weight.normal_(std=module.in_features**-0.5)
             elif isinstance(module, Attention):
                 module.in_proj_weight.normal_(std=module.in_proj_weight.shape[1] ** -0.5)
-        encoder_table = model.encoder.embeddings.position_embeddings
-        _sinusoids_(encoder_table, amplitude=2**0.5 * model.config.initializer_range)
-        if isinstance(model, ThreeMLModel):
+        if not model.config.is_modern:
+            encoder_table = model.encoder.embeddings.position_embeddings
+            _sinusoids_(encoder_table, amplitude=2**0.5 * model.config.initializer_range)
+        if isinstance(model, ThreeMLModel) and model.decoder_positions is not None:
             _sinusoids_(model.decoder_positions, amplitude=1.0)
 
 

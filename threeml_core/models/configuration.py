@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from threeml_core.foundation.errors import ParameterError
+from threeml_core.parameters.model import MODERN
 
 
 class ThreeMLConfig(PreTrainedConfig):
-    """A Hugging Face encoder configuration plus the decoder of section 2.2.
+    """A Hugging Face encoder configuration plus the decoder of section 2.2, whose layers are of the encoder's kind.
 
     Attributes:
         encoder: configuration of any Hugging Face encoder that takes `position_ids`.
@@ -38,6 +39,8 @@ class ThreeMLConfig(PreTrainedConfig):
         if self.encoder is None:
             self.encoder = {"model_type": "roberta-prelayernorm"}
         if isinstance(self.encoder, dict):
+            if (kind := self.encoder.get("model_type")) not in CONFIG_MAPPING:
+                raise ParameterError(f"encoder {kind}: transformers has no such model; take roberta or modernbert")
             self.encoder = AutoConfig.for_model(**self.encoder)
         encoder = self.encoder
         if self.decoder_hidden_size is None:
@@ -46,7 +49,7 @@ class ThreeMLConfig(PreTrainedConfig):
             head_size = encoder.hidden_size // encoder.num_attention_heads
             self.decoder_num_attention_heads = max(1, self.decoder_hidden_size // head_size)
         if self.decoder_norm_first is None:
-            self.decoder_norm_first = "prelayernorm" in encoder.model_type
+            self.decoder_norm_first = self.is_modern or "prelayernorm" in encoder.model_type
         for width, heads, whose in (
             (encoder.hidden_size, encoder.num_attention_heads, "encoder"),
             (self.decoder_hidden_size, self.decoder_num_attention_heads, "decoder"),
@@ -71,6 +74,31 @@ class ThreeMLConfig(PreTrainedConfig):
     def hidden_size(self) -> int:
         """d_en."""
         return self.encoder.hidden_size
+
+    @property
+    def is_modern(self) -> bool:
+        """ModernBERT as encoder, and so RoPE, gated FFNs and no biases (but the vocabulary's) in decoder and head."""
+        return bool(self.encoder.model_type == MODERN)
+
+    @property
+    def rope_theta(self) -> float | None:
+        """Base of the decoder's RoPE, that of the encoder's global layers; None: it has a position table."""
+        return self.encoder.rope_parameters["full_attention"]["rope_theta"] if self.is_modern else None
+
+    @property
+    def layer_norm_eps(self) -> float:
+        """Of every LayerNorm."""
+        return self.encoder.norm_eps if self.is_modern else self.encoder.layer_norm_eps
+
+    @property
+    def hidden_dropout_prob(self) -> float:
+        """Dropout on hidden states; ModernBERT has it behind the embedding and within the FFN."""
+        return self.encoder.mlp_dropout if self.is_modern else self.encoder.hidden_dropout_prob
+
+    @property
+    def attention_probs_dropout_prob(self) -> float:
+        """Dropout on attention weights; ModernBERT has it on what comes out of the attention too."""
+        return self.encoder.attention_dropout if self.is_modern else self.encoder.attention_probs_dropout_prob
 
     @property
     def initializer_range(self) -> float:

@@ -20,10 +20,10 @@ class PredictionTransform(nn.Module):
     Source: section 2.2 ("the first prediction layer projects ... back to the encoder dimension").
     """
 
-    def __init__(self, d_in: int, d_en: int, eps: float) -> None:
+    def __init__(self, d_in: int, d_en: int, eps: float, bias: bool = True) -> None:
         super().__init__()
-        self.dense = nn.Linear(d_in, d_en)
-        self.layer_norm = nn.LayerNorm(d_en, eps=eps)
+        self.dense = nn.Linear(d_in, d_en, bias=bias)
+        self.layer_norm = nn.LayerNorm(d_en, eps=eps, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., d_in) -> (..., d_en)."""
@@ -63,25 +63,32 @@ def summed_cross_entropy(transformed: Tensor, weight: Tensor, bias: Tensor, targ
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """(rows, d_en), (vocab, d_en), (vocab,), (rows,) -> the sum; the gradients are made on the way forward."""
+    """(rows, d_en), (vocab, d_en), (vocab,), (rows,) -> the sum; the gradients are made on the way forward.
+
+    Rows may be bfloat16: so are the products then; softmax, the sum and the gradient of the weight are float32.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, ids: Tensor) -> Tensor:
-        total = rows.new_zeros(())
+        total, matrix, offset = weight.new_zeros(()), weight.to(rows.dtype), bias.to(rows.dtype)
         by_rows, by_weight, by_bias = torch.empty_like(rows), torch.zeros_like(weight), torch.zeros_like(bias)
-        size = max(1, CHUNK_BYTES // (len(weight) * rows.element_size()))
+        size = max(1, CHUNK_BYTES // (len(weight) * weight.element_size()))
         for start in range(0, len(rows), size):
             some, wanted = rows[start : start + size], ids[start : start + size, None]
-            logits = torch.addmm(bias, some, weight.t())
+            logits = torch.addmm(offset, some, matrix.t()).float()
             largest = logits.amax(1, keepdim=True)
             at_wanted = logits.gather(1, wanted).sub_(largest)
             odds = logits.sub_(largest).exp_()
             normaliser = odds.sum(1, keepdim=True)
             total += (normaliser.log() - at_wanted).sum()
-            gradient = odds.div_(normaliser).scatter_add_(1, wanted, rows.new_full(wanted.shape, -1.0))
-            torch.mm(gradient, weight, out=by_rows[start : start + size])
-            torch.addmm(by_weight, gradient.t(), some, out=by_weight)
-            by_bias += gradient.sum(0)
+            exact = odds.div_(normaliser).scatter_add_(1, wanted, logits.new_full(wanted.shape, -1.0))
+            by_bias += exact.sum(0)
+            gradient = exact.to(rows.dtype)
+            torch.mm(gradient, matrix, out=by_rows[start : start + size])
+            if rows.dtype == weight.dtype:
+                torch.addmm(by_weight, gradient.t(), some, out=by_weight)
+            else:  # the sum over chunks stays exact
+                by_weight += gradient.t() @ some
         ctx.save_for_backward(by_rows, by_weight, by_bias)
         return total
 

@@ -5,7 +5,7 @@ Source: section 2.2 and Figure 2. For a sequence of n tokens, n_de of them [MASK
     kept tokens        (batch, n_en)          the [MASK]s are dropped, the others keep their positions
     encoder            (batch, n_en, d_en)    most of the layers, and no [MASK] in them
     projection         (batch, n_en, d_de)    to the decoder's width
-    decoder input      (batch, n, d_de)       [MASK] embeddings in between, decoder positions on all
+    decoder input      (batch, n, d_de)       [MASK] embeddings in between, decoder positions on all (but with RoPE)
     decoder layers     (batch, n, d_de)       self-attention over all n tokens; the last one for k positions only
     head               (batch, k, d_en)       at the k corrupted positions, back to the encoder's width
     logits             (batch, k, vocab)      by the word embedding
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from threeml_core.masking import CorruptedBatch
-from threeml_core.models.base import ThreeMLModel, never_empty
+from threeml_core.models.attention import never_empty
+from threeml_core.models.base import ThreeMLModel
 from threeml_core.models.configuration import ThreeMLSelfConfig
 from threeml_core.models.gather import place, take
 
@@ -39,7 +40,7 @@ class ThreeMLSelfForMaskedLM(ThreeMLModel):
         """(batch, n, d_de): projected states of the kept tokens, [MASK] embeddings between them, positions on all."""
         kept = self.projection(self.encoder_states(batch))
         hidden = place(kept, batch.keep_idx, batch.input_ids.shape[1], self.mask_embedding)
-        return hidden + self.decoder_positions(self.position_ids(batch.input_ids))
+        return self.with_positions(hidden, self.position_ids(batch.input_ids))
 
     def at_corrupted(self, batch: CorruptedBatch) -> Tensor:
         """(batch, n_corrupted, d_en) behind the head; the last layer runs at the corrupted positions only."""
@@ -55,5 +56,6 @@ class ThreeMLSelfForMaskedLM(ThreeMLModel):
     ) -> tuple[Tensor, list[Tensor]]:
         """As `at_corrupted`, at all n positions: the ordinary `forward`, for rows with any number of [MASK]s."""
         hidden = torch.where(masked[..., None], self.mask_embedding, self.projection(encoded))
-        states = self.decode(hidden + self.decoder_positions(positions), visible=never_empty(kept | masked))
+        hidden = self.with_positions(hidden, positions)
+        states = self.decode(hidden, key_mask=never_empty(kept | masked), positions=positions)
         return self.head(states[-1]), states

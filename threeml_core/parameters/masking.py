@@ -169,10 +169,10 @@ def levels_of(parameters: Mapping[str, Any]) -> list[Level]:
 
 
 def rate_label(parameters: Mapping[str, Any], form: str = ".0%") -> str:
-    """The mask rate as names of models have it: `40%`, or with a schedule, which older records lack, `50%→15%`."""
-    names = ("mask_rate", "mask_rate_end")
+    """The mask rate as names of models have it: `40%`, or with a schedule, which older records lack, `50→15%`."""
     has_one = parameters.get("mask_rate_schedule", "constant") != "constant"
-    return "→".join(dict.fromkeys(f"{parameters[name]:{form}}" for name in names[: 1 + has_one]))
+    ends = [f"{parameters[name]:{form}}" for name in ("mask_rate", "mask_rate_end")[: 1 + has_one]]
+    return "→".join(dict.fromkeys(ends)).replace("%→", "→")
 
 
 def corruption_of(parameters: Mapping[str, Any], evaluation: bool = False) -> dict[str, Any]:

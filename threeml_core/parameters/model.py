@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from threeml_core.parameters.architectures import ARCHITECTURES
-from threeml_core.parameters.parameter import COUNT, POSITIVE, SHARE, one_of, parameter
+from threeml_core.parameters.parameter import COUNT, POSITIVE, SHARE, at_least, one_of, parameter
+
+MODERN = "modernbert"
+"""Value of `encoder` and transformers' name of the class: RoPE, gated FFNs, no biases, local and global layers."""
+_MODERN_ONLY = ("encoder", MODERN)
+
+
+def default_ffn_width(encoder: str, width: int) -> int:
+    """FFN width of layers of this width: 4 x it; ModernBERT's, with a gate, costs as much at 8/3 x it.
+
+    That is rounded up to a multiple of 8. Source: Shazeer (2020), arXiv:2002.05202, who takes two thirds of the width.
+    """
+    return 8 * math.ceil(width / 3) if encoder == MODERN else 4 * width
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,12 +28,36 @@ class ModelParameters:
     STAGES = "pretrain benchmark plan"
 
     architecture: str = parameter("self", "vanilla, 3ML_self or 3ML_cross", one_of(ARCHITECTURES))
+    encoder: str = parameter(
+        "roberta",
+        "encoder and decoder layers: RoBERTa's, or ModernBERT's (RoPE, GeGLU, no biases)",
+        one_of(("roberta", MODERN)),
+        later=True,
+    )
     layer_norm: str = parameter("pre", "where LayerNorm stands", one_of(("pre", "post")))
     num_hidden_layers: int = parameter(24, "l_en: encoder layers", COUNT)
     hidden_size: int = parameter(1024, "d_en: encoder width", COUNT)
     num_attention_heads: int = parameter(16, "encoder attention heads", COUNT)
-    intermediate_size: int | None = parameter(None, "encoder FFN width", COUNT, none="4 x hidden_size")
-    max_position_embeddings: int | None = parameter(None, "rows of both position tables", none="max(n, max_length) + 2")
+    intermediate_size: int | None = parameter(
+        None, "encoder FFN width", COUNT, none="4 x hidden_size, modernbert: 8/3 x it, up to a multiple of 8"
+    )
+    max_position_embeddings: int | None = parameter(
+        None,
+        "rows of both position tables, 2 of them no token's; modernbert has no table and as much room",
+        none="max(n, max_length) + 2",
+    )
+    local_attention: int = parameter(
+        128, "window of local layers, half of it on each side, tokens", at_least(2), later=True, when=_MODERN_ONLY
+    )
+    global_attn_every_n_layers: int = parameter(
+        3, "one layer of so many is global, the first among them", COUNT, later=True, when=_MODERN_ONLY
+    )
+    global_rope_theta: float = parameter(
+        10_000.0, "RoPE base of global layers and of the decoder", at_least(1), later=True, when=_MODERN_ONLY
+    )
+    local_rope_theta: float = parameter(
+        10_000.0, "RoPE base of local layers", at_least(1), later=True, when=_MODERN_ONLY
+    )
     decoder_num_hidden_layers: int = parameter(2, "l_de: decoder layers", COUNT)
     decoder_hidden_size: int | None = parameter(None, "d_de: decoder width", COUNT, none="hidden_size / 2")
     decoder_num_attention_heads: int | None = parameter(None, "decoder heads", COUNT, none="the encoder's head size")

@@ -7,6 +7,8 @@ import dataclasses
 from threeml_core.parameters.masking import MASK_RATE, MASK_SPLIT
 from threeml_core.parameters.parameter import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, one_of, parameter, setting
 
+_MUON = ("optimizer", "muon")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingParameters:
@@ -23,9 +25,24 @@ class TrainingParameters:
         False, "out of GPU memory: take a micro-batch that fits; else stop and name it"
     )
     num_processes: int = setting(1, "processes on this host, one for each GPU, that share the batch (torchrun)", COUNT)
-    learning_rate: float = parameter(2e-3, "peak learning rate", POSITIVE)
+    optimizer: str = parameter(
+        "adamw",
+        "AdamW, or Muon for the matrices of layers and AdamW for all else",
+        one_of(("adamw", "muon")),
+        later=True,
+    )
+    learning_rate: float = parameter(2e-3, "AdamW's peak learning rate", POSITIVE)
+    muon_learning_rate: float = parameter(0.02, "Muon's peak learning rate", POSITIVE, later=True, when=_MUON)
+    muon_momentum: float = parameter(0.95, "Muon's (Nesterov) momentum", SHARE, later=True, when=_MUON)
+    adjust_lr_fn: str = parameter(
+        "original",
+        "factor on Muon's rate: sqrt(max(1, rows / columns)), or 0.2 sqrt(max(rows, columns)), as AdamW steps",
+        one_of(("original", "match_rms_adamw")),
+        later=True,
+        when=_MUON,
+    )
     warmup_ratio: float = parameter(0.06, "share of max_steps with a rising learning rate; then linear to zero", SHARE)
-    weight_decay: float = parameter(0.01, "AdamW decay; biases and LayerNorm are left out", NOT_NEGATIVE)
+    weight_decay: float = parameter(0.01, "decay, of both optimizers; biases and LayerNorm are left out", NOT_NEGATIVE)
     adam_beta1: float = parameter(0.9, "AdamW beta 1, of pre-training and fine-tuning", SHARE, also="finetune")
     adam_beta2: float = parameter(0.98, "AdamW beta 2, of both", SHARE, also="finetune")
     adam_epsilon: float = parameter(1e-6, "AdamW epsilon, of both", POSITIVE, also="finetune")
@@ -35,7 +52,12 @@ class TrainingParameters:
     device: str | None = setting(
         None, "cpu | cuda | cuda:1", none="the first GPU if there is one", also="finetune information benchmark"
     )
-    bf16: bool | None = parameter(None, "bfloat16 autocast", none="on a GPU", also="finetune information benchmark")
+    bf16: bool | None = parameter(
+        None,
+        "compute in bfloat16",
+        none="on a GPU; in pre-training also on a CPU that is faster with it",
+        also="finetune information benchmark",
+    )
     torch_compile: bool | None = parameter(None, "compile the model", none="on a GPU", also="benchmark")
     torch_compile_mode: str = parameter(
         "default",

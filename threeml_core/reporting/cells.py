@@ -13,11 +13,11 @@ from threeml_core.reporting.table import MISSING, NOT_RUN
 from threeml_core.statistics.intervals import mean_interval, ratio_interval
 from threeml_core.study.results import Downstream, Result, averages
 
-PAPER = "paper"
-"""The model of a row that the paper reports."""
+_Reported = Mapping[tuple[str, str], ReportedValue]  # (setting, metric) -> value
+PAPER = "paper"  # the model of a row that the paper reports
 
+# the vanilla model at which mask rate, and where a record has the speed-up in FLOPs over it
 SPEEDUPS = {"15%": "speedup_over_vanilla_15", "the same rate": "speedup_over_vanilla_same_rate"}
-"""The vanilla model at which mask rate, and where a record has the speed-up in FLOPs over it."""
 
 
 def shown_in(exhibit: str, results: Iterable[Result]) -> list[Result]:
@@ -122,9 +122,7 @@ def ablation(result: Result, tasks: Sequence[Task]) -> dict[str, str]:
     return {**cells, "Average": average(result.ablation, marked=True)}
 
 
-def reported_ablation(
-    setting: str, reported: Mapping[tuple[str, str], ReportedValue], tasks: Sequence[Task]
-) -> dict[str, str]:
+def reported_ablation(setting: str, reported: _Reported, tasks: Sequence[Task]) -> dict[str, str]:
     """The same columns as the paper reports them; the average is of its own three tasks alone."""
     found = {ablation_heading(task): reported.get((setting, f"{task.name}_accuracy")) for task in tasks}
     same = {task.name for task in tasks} == set(ABLATION_TASKS)

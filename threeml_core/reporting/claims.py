@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from threeml_core.config import StudyConfig
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
-from threeml_core.reporting.drawing import ABOVE, BELOW, LEFT, RIGHT, draw_intervals, finish_panels
+from threeml_core.reporting.drawing import BELOW, LEFT, RIGHT, draw_intervals, finish_panels
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.statistics.intervals import Interval
@@ -17,18 +17,11 @@ from threeml_core.study.results import Result
 
 def claim_table(found: Sequence[Claim]) -> Table:
     """The paper's claims, each with its verdict."""
-    rows = [
-        {
-            "Claim": claim.name,
-            "The paper says": claim.text,
-            "Where": claim.where,
-            "Here": "; ".join(_measured(finding) for finding in claim.findings if finding.values) or NOT_RUN,
-            "Verdict": claim.verdict,
-            "Corrected": corrected,
-            "Why not": claim.reasons,
-        }
-        for claim, corrected in zip(found, corrected_verdicts(found), strict=True)
-    ]
+    rows = []
+    for claim, corrected in zip(found, corrected_verdicts(found), strict=True):
+        row = {"Claim": claim.name, "The paper says": claim.text, "Where": claim.where}
+        row["Here"] = "; ".join(_measured(finding) for finding in claim.findings if finding.values) or NOT_RUN
+        rows.append({**row, "Verdict": claim.verdict, "Corrected": corrected, "Why not": claim.reasons})
     return Table(rows, f"What this study says of the paper's claims. {family_statement(found)}")
 
 
@@ -59,7 +52,6 @@ def _half(found: Interval, finding: Finding) -> str:
 
 
 def _measured(finding: Finding) -> str:
-    """What a comparison measured, with its unit, which ratios do not have."""
     found = finding.interval
     if found is None:
         return MISSING if finding.doubt else NOT_RUN
@@ -75,17 +67,16 @@ def key_figure(results: Sequence[Result], config: StudyConfig) -> Figure:
         for result in shown:
             c, ups = result.run.config, cells.speedup(result)
             # the 3ML models lie close to each other
-            sides = {"vanilla": RIGHT, "self": LEFT if c.mask_rate < 0.5 else RIGHT, "cross": BELOW}
-            look = {**look_of(c.architecture), "linestyle": "none", "markersize": 7}
-            look |= {"label": ARCHITECTURES[c.architecture].label, "side": sides.get(c.architecture, ABOVE)}
-            draw_intervals(axes, [(up, result) for up in ups], **look)
+            side = {"vanilla": RIGHT, "self": LEFT if c.mask_rate < 0.5 else RIGHT}.get(c.architecture, BELOW)
+            look = {**look_of(c.architecture), "linestyle": "none", "label": ARCHITECTURES[c.architecture].label}
+            draw_intervals(axes, [(up, result) for up in ups], side, markersize=7, **look)
             ends.append(
                 f"{result.run.model}: speed-up {cells.measured(ups, 2)}, perplexity at masked positions "
                 f"{cells.perplexity(result)}, score {cells.average(result.comparison)}"
             )
         for axis in axes:
             axis.margins(0.22)
-        finish_panels(figure, axes, shown, "speed-up in FLOPs over vanilla at 15%")
+        finish_panels(axes, shown, "speed-up in FLOPs over vanilla at 15%")
     return Figure(
         figure,
         "The models of Table 3: validation perplexity at masked positions, and average score after fine-tuning, by "

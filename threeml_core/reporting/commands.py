@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from threeml_core.config import DATA_PARAMETERS, StudyConfig, deciding_parameters, make_config
 from threeml_core.glue.ledger import FINETUNE_MATCH
-from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.reporting.table import MISSING, NOT_RUN, Command, Table
 from threeml_core.study.experiment import StudyRun, ablation_config
 from threeml_core.study.results import Result
 
@@ -26,22 +26,20 @@ def finetune_command(run: StudyRun, config: StudyConfig, seed: int, ablation: bo
     return _papermill("03_finetune", run.config, asked, names)
 
 
-def commands_of(
-    results: Iterable[Result], config: StudyConfig, exhibit: str, key: str | None = None
-) -> list[tuple[str, str]]:
-    """(label, command) for each row of a table: what its pre-training and, where it has scores, its fine-tuning was.
+def commands_of(results: Iterable[Result], config: StudyConfig, exhibit: str, key: str = "") -> list[Command]:
+    """(label, command) of the pre-training of each row of a table and, where it has scores, of its fine-tuning.
 
     A label has the value of the parameter `key`, which the exhibit varies.
     """
     found = []
-    for result in results:
-        run = result.run
+    for run in (result.run for result in results):
+        seed, *others = run.seeds
         label = run.model + (f", {key} {getattr(run.config, key)}" if key else "")
-        others = " or ".join(map(str, run.seeds[1:]))
-        said = f"seed {run.seeds[0]}" + (f" (the mean is also over {others} in its place)" if others else "")
-        found.append((f"{label}: perplexity, {said}", pretrain_command(run, run.seeds[0])))
+        also = f" (the mean is also over {' or '.join(map(str, others))} in its place)" if others else ""
+        found.append((f"{label}: perplexity, seed {seed}{also}", pretrain_command(run, seed)))
         if tasks := {experiment.name: experiment.tasks for experiment in run.experiments}[exhibit]:
-            found.append((f"{label}: scores, {said}", finetune_command(run, config, run.seeds[0], tasks == "ablation")))
+            command = finetune_command(run, config, seed, tasks == "ablation")
+            found.append((f"{label}: scores, seed {seed}{also}", command))
     return found
 
 
@@ -55,13 +53,12 @@ def study_runs_table(results: Sequence[Result], config: StudyConfig) -> Table:
             row = {"Model": run.model, "For": ", ".join(run.exhibits), "Seed": f"{seed}"}
             row |= {"Pre-training": NOT_RUN, "Result": NOT_RUN}
             if record := result.pretraining.get(seed):
-                row["Pre-training"] = record.run_id
-                row["Result"] = f"failed: {record.failure}" if record.failure else "done"
+                state = f"failed: {record.failure}" if record.failure else "done"
+                row |= {"Pre-training": record.run_id, "Result": state}
             studies = [by_seed[seed] for by_seed in (result.comparison, result.ablation) if seed in by_seed]
             names = dict.fromkeys(r.run_id for study in studies for found in study.records.values() for r in found)
             row["Fine-tuning"] = ", ".join(names) or (NOT_RUN if wanted else MISSING)
-            is_ablation = "all" not in wanted
-            again = finetune_command(run, config, seed, is_ablation) if wanted else pretrain_command(run, seed)
+            again = finetune_command(run, config, seed, "all" not in wanted) if wanted else pretrain_command(run, seed)
             rows.append({**row, "Repeat": again})
     done = sum(row["Pre-training"] != NOT_RUN for row in rows)
     return Table(rows, f"Runs behind this page: {done} of {len(rows)} pre-trainings have been run", folded=True)

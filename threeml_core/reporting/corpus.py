@@ -17,8 +17,8 @@ def corpus_table(meta: Mapping[str, Any]) -> Table:
     for side in ("train", "validation"):
         about = meta[side]
         row = {"Side": side, **{name.capitalize(): f"{about[name]:,}" for name in ("documents", "words", "tokens")}}
-        row |= {"Sequences": f"{about['blocks']:,}", "Words per token": f"{about['words'] / about['tokens']:.2f}"}
-        rows.append(row)
+        row["Sequences"] = f"{about['blocks']:,}"
+        rows.append({**row, "Words per token": f"{about['words'] / about['tokens']:.2f}"})
     size = f"{meta['vocab_size']:,} tokens, sequences of {meta['sequence_length']}"
     return Table(rows, f"Corpus {meta['corpus']}: {size}")
 
@@ -27,7 +27,7 @@ def plot_token_frequencies(counts: Sequence[int] | np.ndarray) -> Figure:
     """Rank against frequency of the training tokens, both logarithmic, with the unigram entropy."""
     ordered = np.sort(np.asarray(counts)[np.asarray(counts) > 0])[::-1]
     shares = ordered / ordered.sum()
-    perplexity = float(np.exp(-(shares * np.log(shares)).sum()))
+    perplexity = np.exp(-(shares * np.log(shares)).sum())
     with drawing() as (figure, (axis,)):
         axis.loglog(np.arange(1, len(ordered) + 1), ordered, color=color_of("vanilla"), linewidth=2)
         axis.set(xlabel="rank of the token", ylabel="occurrences in the training sequences")

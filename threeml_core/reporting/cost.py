@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from threeml_core import flops
-from threeml_core.config import StudyConfig, executed_rate, make_config
+from threeml_core.config import StudyConfig, executed_rate, make_config, variant
 from threeml_core.glue.protocol import planned_runs
 from threeml_core.paper import RECIPES, ReportedValue, reported_values
 from threeml_core.parameters.architectures import ARCHITECTURES
@@ -18,11 +18,8 @@ from threeml_core.reporting.table import MISSING, Table
 from threeml_core.study.experiments.table_3 import STUDY_MODELS
 from threeml_core.study.ledger import study_runs
 
-BASE_STEPS = 125
-"""Steps of the RoBERTa baseline in the longer recipe, thousands (Table 3)."""
-
-BERT_VOCABULARY = 30522
-"""Tokens of BERT's WordPiece vocabulary (Appendix B: 30K)."""
+_BASE_STEPS = 125  # of the RoBERTa baseline in the longer recipe, thousands (Table 3)
+_BERT_VOCABULARY = 30522  # tokens of its WordPiece vocabulary (Appendix B: 30K)
 
 
 def computed_value(reported: ReportedValue) -> float:
@@ -31,22 +28,21 @@ def computed_value(reported: ReportedValue) -> float:
     given = {"preset": reported.recipe, "architecture": architecture, "mask_rate": float(rate)}
     if architecture == "cross":
         given["layer_norm"] = "pre"  # section 3.3: post-LN does not work for 3ML_cross
+    c = make_config({**given, "architecture": "vanilla"} if architecture == "bert" else given)
     if architecture == "bert":
-        config = make_config({**given, "architecture": "vanilla"})
-        return flops.speedup(flops.forward_flops(config), flops.forward_flops(config, vocab=BERT_VOCABULARY))
-    c = make_config(given)
+        return flops.speedup(flops.forward_flops(c), flops.forward_flops(c, vocab=_BERT_VOCABULARY))
     if reported.metric == "parameters":
         return flops.parameter_count(c) / 1e6
     if reported.metric == "encoder_share":
         # layers alone: embedding and prediction layers are left out, as the section says
         size = {"num_hidden_layers": c.decoder_num_hidden_layers, "hidden_size": c.decoder_hidden_size}
         decoder = c.replace(**size, intermediate_size=None)
-        encoder_parameters, decoder_parameters = map(flops.encoder_block_parameters, (c, decoder))
-        return 100 * encoder_parameters / (encoder_parameters + decoder_parameters)
+        counts = [flops.encoder_block_parameters(of) for of in (c, decoder)]
+        return 100 * counts[0] / sum(counts)
     speedup = flops.config_speedup(c, "paper")
     if reported.metric == "speedup_at_steps":
-        return speedup * BASE_STEPS / float(steps[0])
-    return {"speedup": speedup, "budget": 100 / speedup, "steps": BASE_STEPS * speedup}[reported.metric]
+        return speedup * _BASE_STEPS / float(steps[0])
+    return {"speedup": speedup, "budget": 100 / speedup, "steps": _BASE_STEPS * speedup}[reported.metric]
 
 
 def verdict(reported: ReportedValue, computed: float) -> str:
@@ -60,53 +56,27 @@ def verdict(reported: ReportedValue, computed: float) -> str:
 def reported_and_computed() -> Table:
     """Every FLOPs and parameter figure of the paper beside ours."""
     units = dict(speedup="×", speedup_at_steps="×", budget="%", steps="K", encoder_share="%", parameters="M")
-    rows = [
-        {
-            "Where": value.artefact,
-            "Recipe": value.recipe,
-            "Model": value.model,
-            "Figure": value.metric.replace("_", " "),
-            "Reported": value.reported + units[value.metric],
-            "Computed": f"{computed:.{value.decimals + 2}f}{units[value.metric]}",
-            "Verdict": verdict(value, computed),
-            "Note": value.note,
-        }
-        for value in reported_values()
-        if value.metric in units
-        for computed in (computed_value(value),)
-    ]
+    rows = []
+    for value in (value for value in reported_values() if value.metric in units):
+        computed, unit = computed_value(value), units[value.metric]
+        row = {"Where": value.artefact, "Recipe": value.recipe, "Model": value.model}
+        row |= {"Figure": value.metric.replace("_", " "), "Reported": value.reported + unit}
+        row |= {"Computed": f"{computed:.{value.decimals + 2}f}{unit}", "Verdict": verdict(value, computed)}
+        rows.append({**row, "Note": value.note})
     return Table(rows, "Reported and computed")
 
 
 def speedup_table() -> Table:
     """Speed-ups over the vanilla model at 15% (the paper's baseline) and at the same mask rate."""
-    rows = [
-        {
-            "Recipe": recipe,
-            "Model": f"{ARCHITECTURES[architecture].label}-{rate:.0%}",
-            "Forward GFLOPs per sequence": f"{flops.forward_flops(config, 'paper') / 1e9:.3f}",
-            "Speed-up over vanilla 15%": f"{flops.config_speedup(config, 'paper', 0.15):.4f}",
-            "Speed-up at the same rate": f"{flops.config_speedup(config, 'paper', rate):.4f}",
-        }
-        for recipe in RECIPES
-        for architecture, rate in STUDY_MODELS
-        for config in (make_config({"preset": recipe, "architecture": architecture, "mask_rate": rate}),)
-    ]
-    return Table(rows, "Cost by Appendix C, slips corrected")
-
-
-def schedule_table(recipe: str) -> Table:
-    """Speed-ups in executed FLOPs over the vanilla model at 15%: constant mask rates, and linear schedules."""
     rows = []
-    for rate, *end in ((0.4,), (0.5,), (0.3, 0.15), (0.75, 0.3), (0.75, 0.15)):
-        given: dict[str, Any] = {"preset": recipe, "mask_rate": rate}
-        if end:
-            given |= {"mask_rate_schedule": "linear", "mask_rate_end": end[0]}
-        models = [make_config({**given, "architecture": architecture}) for architecture in ARCHITECTURES]
-        row = {"Mask rate": rate_label(models[0].parameters()), "Mean over steps": f"{executed_rate(models[0]):.1%}"}
-        speedups = {ARCHITECTURES[c.architecture].label: f"{flops.config_speedup(c, 'exact'):.2f}×" for c in models}
-        rows.append({**row, **speedups})
-    return Table(rows, f"Schedules of the mask rate, {recipe}: speed-up over the vanilla model at 15%")
+    for recipe, (architecture, rate) in itertools.product(RECIPES, STUDY_MODELS):
+        config = make_config({"preset": recipe, "architecture": architecture, "mask_rate": rate})
+        row = {"Recipe": recipe, "Model": f"{ARCHITECTURES[architecture].label}-{rate:.0%}"}
+        row["Forward GFLOPs per sequence"] = f"{flops.forward_flops(config, 'paper') / 1e9:.3f}"
+        for name, baseline in (("over vanilla 15%", 0.15), ("at the same rate", rate)):
+            row[f"Speed-up {name}"] = f"{flops.config_speedup(config, 'paper', baseline):.4f}"
+        rows.append(row)
+    return Table(rows, "Cost by Appendix C, slips corrected")
 
 
 def plot_speedups(recipe: str) -> Figure:
@@ -114,17 +84,16 @@ def plot_speedups(recipe: str) -> Figure:
     rates = np.linspace(0.05, 0.7, 27)
     ends = []
     with drawing(2, 3.2) as (figure, axes):
-        for axis, baseline in zip(axes, (0.15, None), strict=True):
-            for architecture, entry in ARCHITECTURES.items():
-                look = {**look_of(architecture), "marker": "", "label": entry.label}
-                given = {"preset": recipe, "architecture": architecture}
-                configs = [make_config({**given, "mask_rate": float(rate)}) for rate in rates]
-                values = [flops.config_speedup(c, "paper", baseline or c.mask_rate) for c in configs]
-                axis.plot(100 * rates, values, linewidth=2, **look)
-                if baseline:
-                    ends.append(f"{entry.label} {np.interp(0.5, rates, values):.2f}")
-            title = "over vanilla at 15%" if baseline else "over vanilla at the same rate"
-            axis.set(xlabel="mask rate (%)", ylabel="speed-up in FLOPs", title=title)
+        for architecture, entry in ARCHITECTURES.items():
+            look = {**look_of(architecture), "marker": "", "label": entry.label, "linewidth": 2}
+            given = {"preset": recipe, "architecture": architecture}
+            configs = [make_config({**given, "mask_rate": float(rate)}) for rate in rates]
+            over_15 = [flops.config_speedup(c, "paper", 0.15) for c in configs]
+            axes[0].plot(100 * rates, over_15, **look)
+            axes[1].plot(100 * rates, [flops.config_speedup(c, "paper", c.mask_rate) for c in configs], **look)
+            ends.append(f"{entry.label} {np.interp(0.5, rates, over_15):.2f}")
+        for axis, baseline in zip(axes, ("15%", "the same rate"), strict=True):
+            axis.set(xlabel="mask rate (%)", ylabel="speed-up in FLOPs", title=f"over vanilla at {baseline}")
         axes[0].legend(fontsize=9)
     return Figure(
         figure,
@@ -135,18 +104,15 @@ def plot_speedups(recipe: str) -> Figure:
 
 def recipe_table() -> Table:
     """The paper's two pre-training recipes as the presets have them. Source: Appendix A."""
+    names = """
+        num_hidden_layers hidden_size intermediate_size num_attention_heads decoder_num_hidden_layers
+        decoder_hidden_size decoder_num_attention_heads hidden_dropout_prob attention_probs_dropout_prob layer_norm
+        sequence_length warmup_ratio learning_rate batch_size weight_decay max_steps adam_epsilon adam_beta1 adam_beta2
+        max_grad_norm
+    """
     values = {recipe: make_config({"preset": recipe}).parameters() for recipe in RECIPES}
-    rows = [{"Parameter": name, **{recipe: f"{of[name]}" for recipe, of in values.items()}} for name in _RECIPE]
+    rows = [{"Parameter": name, **{recipe: f"{of[name]}" for recipe, of in values.items()}} for name in names.split()]
     return Table(rows, "Pre-training recipes (Appendix A), the models of 3ML_self")
-
-
-_RECIPE = (
-    *("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
-    *("decoder_num_hidden_layers", "decoder_hidden_size", "decoder_num_attention_heads"),
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm", "sequence_length"),
-    *("warmup_ratio", "learning_rate", "batch_size", "weight_decay", "max_steps"),
-    *("adam_epsilon", "adam_beta1", "adam_beta2", "max_grad_norm"),
-)
 
 
 def _duration(hours: float) -> str:
@@ -164,21 +130,34 @@ def _plan(config: StudyConfig) -> tuple[float, dict[str, str]]:
     total = flops.training_flops(flops.forward_flops(config, "exact"), config.batch_size, config.max_steps, "exact")
     hours = total / (config.gpu_tflops * 1e12 * config.mfu) / 3600
     tokens = config.max_steps * config.batch_size * config.sequence_length
-    return hours, {
-        "Parameters": f"{flops.parameter_count(config) / 1e6:.1f} M",
-        "Steps": f"{config.max_steps:,}",
-        "Tokens": f"{tokens / 1e9:.3g} G" if tokens >= 1e9 else f"{tokens / 1e6:.3g} M",
-        "Training FLOPs": f"{total:.3g}",
-        "GPU time": _duration(hours),
-        "Energy": _energy(hours * config.gpu_watts),
-    }
+    cells = {"Parameters": f"{flops.parameter_count(config) / 1e6:.1f} M", "Steps": f"{config.max_steps:,}"}
+    cells["Tokens"] = f"{tokens / 1e9:.3g} G" if tokens >= 1e9 else f"{tokens / 1e6:.3g} M"
+    cells |= {"Training FLOPs": f"{total:.3g}", "GPU time": _duration(hours)}
+    return hours, {**cells, "Energy": _energy(hours * config.gpu_watts)}
+
+
+def schedule_table() -> Table:
+    """Speed-up of a training in executed FLOPs over vanilla-15%, by schedule of the mask rate, linear to its end."""
+    rows = []
+    for rate, end in _SCHEDULES:
+        changing = {} if end is None else {"mask_rate_schedule": "linear", "mask_rate_end": end}
+        given = {"preset": "efficient-large", "mask_rate": rate, **changing}
+        models = {name: make_config({**given, "architecture": name}) for name in ARCHITECTURES}
+        about = rate_label(models["self"].parameters())
+        row = {"Mask rate": about, "Mean": f"{executed_rate(models['self']):.1%}"}
+        speedups = {ARCHITECTURES[name].label: flops.config_speedup(model, "exact") for name, model in models.items()}
+        rows.append({**row, **{label: f"{speedup:.2f}×" for label, speedup in speedups.items()}})
+    return Table(rows, "Speed-up of efficient-large over vanilla-15% in executed FLOPs, by schedule of the mask rate")
+
+
+_SCHEDULES = ((0.4, None), (0.5, None), (0.3, 0.15), (0.5, 0.3), (0.75, 0.3), (0.75, 0.15))
 
 
 def cost_plan(config: StudyConfig) -> Table:
     """What Table 3's five models cost: executed FLOPs over `mfu` times a GPU's peak, and that time times its power."""
     rows, total = [], 0.0
     for architecture, rate in STUDY_MODELS:
-        model = config.replace(architecture=architecture, mask_rate=rate)
+        model = variant(config, architecture=architecture, mask_rate=rate)
         hours, cells = _plan(model)
         total += hours
         cells["Weights, gradients, moments"] = f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB"

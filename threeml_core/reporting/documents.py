@@ -12,14 +12,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from threeml_core.benchmark.speeds import benchmark_records as benchmark
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import StudyError, command_line
 from threeml_core.foundation.files import PROJECT_ROOT, atomic_file
 from threeml_core.parameters.masking import KINDS
 from threeml_core.reporting import cells
 from threeml_core.reporting.claims import claim_table, finding_table
-from threeml_core.reporting.performance import session_table, speed_comparison
 from threeml_core.reporting.scaling import scaling_table
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.reporting.table_2 import swap_table
@@ -30,11 +28,9 @@ from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
 from threeml_core.study.results import Downstream, Result, averages
 
-DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")
-"""Files, relative to the project, that hold such tables."""
+DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")  # files of the project that hold such tables
 
-CORE_WATTS = 10.0
-"""Power of one busy core, assumed: 280 W over a server's 64 cores, doubled for all around it, rounded up."""
+CORE_WATTS = 10.0  # of one busy core, assumed: 280 W over a server's 64 cores, doubled for all around it, rounded up
 
 _BLOCK = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -51,13 +47,12 @@ class Study:
 
 
 def _results(study: Study) -> Table:
-    """The main comparison in short."""
     rows = []
     for result in study.compared:
         share = cells.measured((100 / up for up in cells.speedup(result)), 0)
         row = {"Model": result.run.model, "FLOPs of vanilla-15%": f"{share}%"}
-        row |= {"Perplexity at [MASK]s": cells.perplexity(result), "Average score": cells.average(result.comparison)}
-        rows.append(row)
+        row["Perplexity at [MASK]s"] = cells.perplexity(result)
+        rows.append({**row, "Average score": cells.average(result.comparison)})
     return Table(rows, "")
 
 
@@ -137,8 +132,6 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "cost": _cost,
     "kinds": _kinds,
     "words": _words,
-    "sessions": lambda study: session_table(benchmark(study.config)),
-    "speed": lambda study: speed_comparison(benchmark(study.config)),
 }
 
 

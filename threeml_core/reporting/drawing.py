@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from matplotlib.figure import Figure as MatplotlibFigure
-
 from threeml_core.parameters.masking import rate_label
 from threeml_core.reporting.style import INK, legend_below, look_of, note_not_run, show_ten_points
 from threeml_core.statistics.intervals import Interval, mean_interval, ratio_interval
 from threeml_core.study.results import Result, averages
 
-ABOVE, BELOW, LEFT, RIGHT = (0, 10), (0, -10), (-14, 0), (14, 0)
-"""Where the label of a point stands; points of type to the right and up."""
+ABOVE, BELOW, LEFT, RIGHT = (0, 10), (0, -10), (-14, 0), (14, 0)  # of a label from its point, in points of type
 
 
 def draw_means(
@@ -26,8 +23,7 @@ def draw_means(
     look = look_of(architecture)
     means = [mean_interval(values).mean for _, values in points]
     axis.plot([x for x, _ in points], means, linewidth=2, markersize=5, label=label, **look)
-    dots = [(x, value) for x, values in points for value in values if len(values) > 1]
-    if dots:
+    if dots := [(x, value) for x, values in points for value in values if len(values) > 1]:
         axis.scatter(*zip(*dots, strict=True), s=12, alpha=0.5, color=look["color"])
 
 
@@ -37,13 +33,9 @@ def label_rate(axis: Any, result: Result, x: float, y: float, side: tuple[int, i
     axis.annotate(rate_label(result.run.config.parameters()), (x, y), side, textcoords="offset points", **look)
 
 
-def _scores(result: Result) -> list[float]:
-    return list(averages(result.comparison).values())
-
-
 _PANELS: tuple[tuple[str, Callable[[Result], list[float]], Callable[[Sequence[float]], Interval]], ...] = (
     ("validation perplexity, masked", lambda of: [*of.metric("eval_perplexity_masked").values()], ratio_interval),
-    ("average score after fine-tuning", _scores, mean_interval),
+    ("average score after fine-tuning", lambda of: [*averages(of.comparison).values()], mean_interval),
 )
 
 
@@ -62,11 +54,11 @@ def draw_intervals(
             label_rate(axis, result, x, found.mean, side or ABOVE)
 
 
-def finish_panels(figure: MatplotlibFigure, axes: Sequence[Any], results: Iterable[Result], xlabel: str) -> None:
+def finish_panels(axes: Sequence[Any], results: Iterable[Result], xlabel: str) -> None:
     """Titles, the legend, and a note in a panel where nothing was run."""
     for axis, (title, *_) in zip(axes, _PANELS, strict=True):
         axis.set(xlabel=xlabel, title=title)
         if not axis.containers:
             note_not_run(axis)
-    show_ten_points(axes[1], [score for result in results for score in _scores(result)])
-    legend_below(figure, axes[0], 3)
+    show_ten_points(axes[1], [score for result in results for score in averages(result.comparison).values()])
+    legend_below(axes[0], 3)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import multiprocessing
 import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,9 @@ from threeml_core.study.ledger import find
 
 NOTEBOOKS = PROJECT_ROOT / "notebooks"
 
-AT_ONCE = 2
-"""Notebooks executed at once: most of their time goes into importing, in one thread each."""
-
-LAST = "06_comparison"
-"""It judges what the other notebooks found."""
-
-PERFORMANCE = "08_performance"
-"""It measures time, so nothing else may run beside it."""
-
+AT_ONCE = 2  # notebooks: most of their time goes into importing, in one thread each
+LAST = "06_comparison"  # judges what the other notebooks found
+PERFORMANCE = "08_performance"  # measures time, so nothing else may run beside it
 _STUDY = ("04", "05", "06")  # show the study's runs
 
 
@@ -43,8 +36,7 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     """Execute all notebooks with the values given in `config`: the folder they lie in, and a line for each that failed.
 
     A notebook is executed again only if it, the package, the preset or a given value has changed, or a run that it
-    shows is gone; killed or failed, it leaves `unfinished/<name>` and no executed notebook, and the next call goes on
-    with it. Runs are never repeated.
+    shows is gone; killed or failed, it leaves no more than `unfinished/<name>`. Runs are never repeated.
 
     Raises:
         StudyError: the study's runs did not all end.
@@ -60,20 +52,18 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     with exclusive(folder / ".lock", f"the notebooks folder {folder}"):
         keys = {source: _key(source, config, given) for source in sources}
         stale = [source for source in sources if not _is_current(folder / source.name, keys[source], config)]
-        current = {source.name for source in sources} - {source.name for source in stale}
-        for path in folder.glob("*.ipynb"):
-            if path.name not in current:
-                path.unlink()
+        for path in {*folder.glob("*.ipynb")} - {folder / source.name for source in sources if source not in stale}:
+            path.unlink()
         log(f"{len(sources) - len(stale)} of {len(sources)} notebooks are up to date")
         studied = any(source.stem[:2] in _STUDY for source in stale)
-        if studied and not config.plan_only and not _is_finished(config):
+        if studied and not config.plan_only and not all(result.is_finished for result in find(config)):
             _run_study(given)
         alone = [[source] for source in stale if source.stem in (PERFORMANCE, LAST)]
         context, count = multiprocessing.get_context("spawn"), min(AT_ONCE, available_cores())
         with ProcessPoolExecutor(count, context, initializer=leave_with, initargs=(os.getpid(),)) as pool:
             for some in ([source for source in stale if [source] not in alone], *alone):
                 done = [pool.submit(_execute, source, folder, given, keys[source], config) for source in some]
-                for result in concurrent.futures.as_completed(done):
+                for result in as_completed(done):
                     line, failure = result.result()
                     log(line)
                     failed += [failure] if failure else []
@@ -98,11 +88,6 @@ def pages_of(config: StudyConfig) -> list[Path]:
     return [path for path, number in zip(notebooks, numbers, strict=True) if number in wanted]
 
 
-def _is_finished(config: StudyConfig) -> bool:
-    """Are there records of all runs of the study?"""
-    return all(result.is_finished for result in find(config))
-
-
 def _run_study(given: dict[str, Any]) -> None:
     """All runs of the study in one go, which keeps its workers busier than notebook after notebook would."""
     parameters = [part for name, value in given.items() for part in ("-p", name, str(value))]
@@ -116,9 +101,9 @@ def _run_study(given: dict[str, Any]) -> None:
 
 def _key(source: Path, config: StudyConfig, given: dict[str, Any]) -> str:
     """Of all that decides what an executed notebook shows, but for the runs, whose records do not change."""
-    package = sorted((PROJECT_ROOT / "threeml_core").rglob("*.py")) + [PROJECT_ROOT / "threeml_core/paper_values.csv"]
-    preset = PROJECT_ROOT / "params" / f"{config.preset}.yaml"
-    return fingerprint([given, *map(sha256_file, (source, preset, *package))], 32)
+    package = PROJECT_ROOT / "threeml_core"
+    files = (source, PROJECT_ROOT / f"params/{config.preset}.yaml", *sorted(package.rglob("*.py")))
+    return fingerprint([given, *map(sha256_file, (*files, package / "paper_values.csv"))], 32)
 
 
 def _is_current(path: Path, key: str, config: StudyConfig) -> bool:
@@ -144,8 +129,8 @@ def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config
     text = unfinished.read_text(encoding="utf-8")
     runs = [path.parent for path in project_path(config.runs_dir).glob("*/*/record.json")]
     named = runs_named(text, [run.name for run in runs])
-    shown = sorted(f"{run.parent.name}/{run.name}" for run in runs if run.name in named)
     notebook = nbformat.reads(text, 4)
+    shown = sorted(f"{run.parent.name}/{run.name}" for run in runs if run.name in named)
     notebook.metadata["threeml"] = {"key": key, "runs": shown}
     nbformat.write(notebook, unfinished)
     unfinished.replace(folder / source.name)

@@ -20,8 +20,7 @@ def figure_3(results: Sequence[Result], config: StudyConfig) -> Figure:
     """Score against the mask rate, task by task and on average; the paper's optima in grey."""
     shown = cells.shown_in("Figure 3", results)
     optima = {v.metric: v.value for v in reported_values() if v.artefact == "Figure 3"}
-    panels = [*select_tasks(ablation_config(config)), None]  # None: the average
-    said = []
+    panels, said = [*select_tasks(ablation_config(config)), None], []  # None: the average
     with drawing(len(panels), 2.6) as (figure, axes):
         for axis, task in zip(axes, panels, strict=True):
             title, key = (task.title, f"{task.name}_best_mask_rate") if task else ("Average", "best_mask_rate")
@@ -48,8 +47,7 @@ def figure_3(results: Sequence[Result], config: StudyConfig) -> Figure:
 def figure_3_values(results: Sequence[Result], config: StudyConfig) -> Table:
     """Figure 3 in numbers: scores and perplexity at each mask rate."""
     tasks = select_tasks(ablation_config(config))
-    shown = cells.shown_in("Figure 3", results)
-    rows = []
+    rows, shown = [], cells.shown_in("Figure 3", results)
     for result in shown:
         row = {"Mask rate": f"{result.run.config.mask_rate:.0%}", **cells.ablation(result, tasks)}
         rows.append({**row, "Perplexity, masked": cells.perplexity(result)})

@@ -26,28 +26,26 @@ def figure_4(records: Sequence[RunRecord]) -> Figure:
     ceiling = max(layer.entropy for layer in layers_of_all)
     with drawing(2, 3.6) as (figure, axes):
         for record in records:
-            layers = layers_of(record)
-            at = [found.layer for found in layers]
+            layers, name = layers_of(record), names[record.run_id]
+            at, values = [found.layer for found in layers], [found.value for found in layers]
             look = {**look_of(record.parameters["architecture"]), "markersize": 5, "linewidth": 2}
-            plug_in = [statistics.fmean(found.plug_in) for found in layers]
-            axes[0].plot(at, plug_in, label=plain(names[record.run_id]), **look)
-            values, errors = [found.value for found in layers], [2 * found.error for found in layers]
-            axes[1].errorbar(at, values, yerr=errors, capsize=2, **look)
+            axes[0].plot(at, [statistics.fmean(found.plug_in) for found in layers], label=plain(name), **look)
+            axes[1].errorbar(at, values, yerr=[2 * found.error for found in layers], capsize=2, **look)
             if unsure := [found for found in layers if not found.has_enough_states]:
                 ring = {"marker": look["marker"], "markersize": 9, "fillstyle": "none", "linestyle": "none"}
                 axes[1].plot([f.layer for f in unsure], [f.value for f in unsure], color=GREY, **ring)
-            ends.append(f"{names[record.run_id]} {values[-1]:.2f} nats in layer {at[-1]}")
+            ends.append(f"{name} {values[-1]:.2f} nats in layer {at[-1]}")
         axes[0].axhline(floor, color=GREY, linestyle="-.", label="shuffled tokens (floor)")
         axes[1].axhline(0, color=GREY, linestyle="-.")
         for axis, title in zip(axes, ("plug-in, as in the paper", "bias taken out"), strict=True):
-            axis.set(xlabel="layers that the [MASK]s have passed", ylabel="nats", title=title)
-            axis.set_ylim(-0.05 * top, 1.3 * top)
+            axis.set(ylabel="nats", title=title, ylim=(-0.05 * top, 1.3 * top))
+            axis.set_xlabel("layers that the [MASK]s have passed")
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
-            if ceiling <= 1.2 * top:
+            if is_inside := ceiling <= 1.2 * top:
                 axis.axhline(ceiling, color=INK, linewidth=1)
-            text = f"ceiling: {ceiling:.2f} nats{'' if ceiling <= 1.2 * top else ' ↑'}"
+            text = f"ceiling: {ceiling:.2f} nats{'' if is_inside else ' ↑'}"
             axis.text(0.98, 0.97, text, transform=axis.transAxes, ha="right", va="top", fontsize=9, color=INK)
-        legend_below(figure, axes[0])
+        legend_below(axes[0])
     doubt = "" if all(f.has_enough_states for f in layers_of_all) else " Ringed values have too few states."
     return Figure(
         figure,
@@ -67,8 +65,10 @@ def figure_4_values(records: Sequence[RunRecord]) -> Table:
             row = {"Model": names[record.run_id], "Layer": f"{found.layer}" if found.layer else start}
             row |= {"Plug-in (nats)": f"{plug_in:.3f}", "Plug-in (bits)": f"{plug_in * NATS_TO_BITS:.3f}"}
             row["Spread over seeds"] = f"{max(found.plug_in) - min(found.plug_in):.3f}"
-            row["On shuffled tokens"] = f"{statistics.fmean(found.floor):.3f}"
-            row["Corrected (nats)"] = corrected_cell(found)
+            row |= {
+                "On shuffled tokens": f"{statistics.fmean(found.floor):.3f}",
+                "Corrected (nats)": corrected_cell(found),
+            }
             row["Corrected (bits)"] = f"{found.value * NATS_TO_BITS:.3f}" if enough else MISSING
             row["Error (nats)"] = f"{found.error:.3f}"
             rows.append({**row, "Of the entropy": f"{found.value / found.entropy:.1%}" if enough else MISSING})
@@ -106,15 +106,12 @@ def statement_table(records: Sequence[RunRecord]) -> Table:
     rows = []
     for finding, missing in findings:
         found, row = finding.interval, {"Statement": finding.what}
-        row |= {"Each seed": NOT_RUN, "Error of measurement": MISSING, "Mean, 95% interval": MISSING}
+        row["Each seed"] = ", ".join(f"{value:.0%}" for value in finding.values) or NOT_RUN
+        row |= {"Error of measurement": MISSING, "Mean, 95% interval": MISSING}
         if found:
             bounds = "" if found.low is None else f" ({found.low:.0%} to {found.high:.0%})"
-            row["Each seed"] = ", ".join(f"{value:.0%}" for value in finding.values)
             row |= {"Error of measurement": f"{finding.error:.1%}", "Mean, 95% interval": f"{found.mean:.0%}{bounds}"}
         row |= {"Holds if": finding.range, "Verdict": finding.verdict}
         rows.append({**row, "Why not": "; ".join(finding.reasons) if found else missing})
-    return Table(
-        rows,
-        "The paper's statements, and what these models say, judged as its claims are; of several runs of a seed the "
-        "latest counts",
-    )
+    judged = "judged as its claims are; of several runs of a seed the latest counts"
+    return Table(rows, f"The paper's statements, and what these models say, {judged}")

@@ -23,26 +23,21 @@ def figure_5(results: Sequence[Result]) -> Figure:
     said = sorted({v.value for v in reported_values() if v.metric == "speedup_said"})
     with drawing(2) as (figure, axes):
         for axis, baseline in zip(axes, cells.SPEEDUPS, strict=True):
-            shown: list[float] = []
+            known = [(o, up, values) for o, values in found for up in cells.speedup(o, baseline) if values]
             for architecture, entry in ARCHITECTURES.items():
-                points: list[tuple[float, list[float]]] = []
-                for result, values in found:
-                    ups = cells.speedup(result, baseline)
-                    if result.run.config.architecture == architecture and values and ups:
-                        points.append((ups[0], values))
-                        label_rate(axis, result, ups[0], mean_interval(values).mean)
-                        shown += values
-                if points:
+                if points := [(x, values) for o, x, values in known if o.run.config.architecture == architecture]:
                     draw_means(axis, points, architecture, entry.label)
-            if not shown:
+            for result, x, values in known:
+                label_rate(axis, result, x, mean_interval(values).mean)
+            if not known:
                 note_not_run(axis)
-            show_ten_points(axis, shown)
+            show_ten_points(axis, [value for *_, values in known for value in values])
             for value in said if baseline == "15%" else ():
                 axis.axvline(value, color=GREY, linestyle="-.", linewidth=1)
             axis.margins(x=0.15)
             axis.set(xlabel="speed-up in FLOPs", title=f"over vanilla at {baseline}")
         axes[0].set_ylabel("average score")
-        legend_below(figure, axes[0])
+        legend_below(axes[0])
     ends = [f"{o.run.model} {cells.measured(values)} at {cells.measured(cells.speedup(o), 2)}" for o, values in found]
     grey = " and ".join(f"{value:g}" for value in said)
     return Figure(
@@ -58,14 +53,9 @@ def figure_5_values(results: Sequence[Result], config: StudyConfig) -> Table:
     optima = {v.setting: v.value for v in reported_values() if v.artefact == "Figure 5"}
     rows = []
     for result in shown:
-        c = result.run.config
-        row = {"Model": result.run.model, "Average": cells.average(result.ablation)}
-        for name in cells.SPEEDUPS:
-            row[f"Speed-up in FLOPs, {name}"] = cells.measured(cells.speedup(result, name), 2)
+        c, row = result.run.config, {"Model": result.run.model, "Average": cells.average(result.ablation)}
+        row |= {f"Speed-up in FLOPs, {of}": cells.measured(cells.speedup(result, of), 2) for of in cells.SPEEDUPS}
         best = math.isclose(optima.get(c.architecture, math.nan), 100 * c.mask_rate)
         rows.append({**row, "Paper": "its best rate" if best else ""})
-    return Table(
-        rows,
-        "Figure 5 in numbers: score against speed-up in FLOPs, over the vanilla model at 15% and at the same rate",
-        commands=commands_of(shown, config, "Figure 5"),
-    )
+    caption = "Figure 5 in numbers: score against speed-up in FLOPs, over the vanilla model at 15% and at the same rate"
+    return Table(rows, caption, commands=commands_of(shown, config, "Figure 5"))

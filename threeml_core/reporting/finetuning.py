@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import matplotlib.ticker
@@ -21,8 +22,7 @@ from threeml_core.study.results import Downstream
 
 def finetune_plan(config: StudyConfig) -> Table:
     """The runs of the protocol, before anything is loaded: grid, seeds, where a task starts, what is asked for."""
-    rows, total = [], 0
-    asked = select_tasks(config)
+    rows, total, asked = [], 0, select_tasks(config)
     titles = {task.name: task.title for task in tasks_of_source(config.glue).values()}
     for task in planned_tasks(config):
         runs, start = len(runs_of(task, config)), start_of(task, config)
@@ -41,21 +41,16 @@ def finetune_plan(config: StudyConfig) -> Table:
 def _cell(result: TaskResult) -> str:
     if result.score is None:
         return "failed"
-    marks = {
-        "subset": result.is_subset,
-        f"{len(result.best)} of {result.seeds} seeds": len(result.best) < result.seeds,
-        "undefined, counted as 0": result.undefined,
-    }
     text = "/".join(percent(result.metrics[key]) for key in result.task.metric_keys)
+    marks = {"subset": result.is_subset}
+    marks[f"{len(result.best)} of {result.seeds} seeds"] = len(result.best) < result.seeds
+    marks["undefined, counted as 0"] = bool(result.undefined)
     said = ", ".join(mark for mark, holds in marks.items() if holds)
     return f"{text} ({said})" if said else text
 
 
 def glue_table(studies: Sequence[GlueStudy]) -> Table:
-    """Our row of Table 3 for each study, and beneath it the paper's rows for the same architecture.
-
-    Cells are medians over seeds of the best of the grid, times 100; subsets and seeds without a result are marked.
-    """
+    """Our row of Table 3 for each study (medians over seeds of the best of the grid, times 100), and the paper's."""
     tasks = [result.task for result in studies[0].results]
     rows = []
     for study in studies:
@@ -82,21 +77,17 @@ def protocol_table(study: GlueStudy) -> Table:
         row = {"Task": result.title, "Score": percent(result.score), "95% interval": MISSING}
         if result.low is not None and result.high is not None:
             few = " (examples alone)" if len(scores) < FEWEST_SEEDS else ""
-            kind = " (seeds resampled)" if result.is_older else few
-            row["95% interval"] = f"{_range((result.low, result.high))}{kind}"
+            row["95% interval"] = _range((result.low, result.high)) + (" (seeds resampled)" if result.is_older else few)
         row |= {"Seeds": f"{len(scores)} of {result.seeds}", "Spread over seeds": _range(scores) if scores else MISSING}
         row |= {"Constant answer": percent(result.chance), "Bag of words": percent(result.baseline.metrics["score"])}
         row |= {"Verdict": _verdict(result), "Runs": f"{len(result.records)}"}
         rows.append({**row, "Failed": f"{len(result.failed)}", "Collapsed": f"{len(result.collapsed)}"})
-    return Table(
-        rows,
-        f"{study.name}: the protocol, task by task. Intervals: of the mean over seeds, for other seeds and examples; "
-        f"with fewer than {FEWEST_SEEDS} seeds for other examples alone",
-    )
+    few = f"with fewer than {FEWEST_SEEDS} seeds for other examples alone"
+    what = f"{study.name}: the protocol, task by task. Intervals: of the mean over seeds, for other seeds and examples"
+    return Table(rows, f"{what}; {few}")
 
 
 def _verdict(result: TaskResult) -> str:
-    """Above, below or not distinguishable from the best constant answer, by the 95% interval."""
     if result.low is None or result.high is None or result.chance is None:
         return "no result"
     if result.is_older:
@@ -121,10 +112,7 @@ def example_table(study: GlueStudy) -> Table:
 
 
 def ablation_table(study: GlueStudy) -> Table:
-    """The columns of the paper's ablations: accuracies, MNLI weighted by the sizes of its two sets.
-
-    The runs are those of the protocol: QQP's are best by the mean of F1 and accuracy. Source: section 3.1 and Table 2.
-    """
+    """The columns of the paper's Table 2 from the protocol's runs: QQP's are best by the mean of F1 and accuracy."""
     results = {result.task.name: result for result in study.results}
     row = {"Model": study.name}
     if not results.keys() & set(ABLATION_TASKS):
@@ -144,33 +132,27 @@ def ablation_table(study: GlueStudy) -> Table:
 def comparison_of_models(first: GlueStudy, others: Sequence[GlueStudy], runs_dir: str) -> Table:
     """One study against others on their predictions, task by task, with a verdict where there are seeds for it."""
     rows = []
-    for second in others:
-        results = {result.task.name: result for result in second.results}
-        for result in first.results:
-            other = results.get(result.task.name)
-            row = {"Task": result.title, "Model": first.name, "Score": percent(result.score)}
-            row |= {"Other model": second.name, "Its score": percent(other.score if other else None)}
-            found = compare_results(result, other, runs_dir) if other else None
-            if found is None:
-                rows.append({**row, "Better": NOT_RUN if other is None else "no result"})
-                continue
-            row["Difference"] = f"{100 * found.difference:+.1f}"
-            row["95% interval"] = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
-            if found.p_value is None:
-                seeds = min(len(result.best), len(other.best)) if other else 0
-                few = "one seed" if seeds == 1 else f"{seeds} seeds"
-                row |= {"p": MISSING, "Better": f"{few if seeds < FEWEST_SEEDS else 'resampled seeds'}: no p-value"}
-            else:
-                better = first.name if found.difference > 0 else second.name
-                row |= {"p": f"{found.p_value:.3f}", "Better": better if found.p_value < 0.05 else "undecided"}
-            rows.append(row)
-    if not rows:
-        rows = [{"Model": first.name, "Other model": "not run: set random_baseline=True"}]
-    return Table(
-        rows,
-        "Difference of the mean scores over seeds, for other seeds and examples; with fewer than "
-        f"{FEWEST_SEEDS} seeds per model for other examples alone",
-    )
+    for second, result in itertools.product(others, first.results):
+        other = next((of for of in second.results if of.task.name == result.task.name), None)
+        row = {"Task": result.title, "Model": first.name, "Score": percent(result.score)}
+        row |= {"Other model": second.name, "Its score": percent(other.score if other else None)}
+        found = compare_results(result, other, runs_dir) if other else None
+        if other is None or found is None:
+            rows.append({**row, "Better": NOT_RUN if other is None else "no result"})
+            continue
+        row["Difference"] = f"{100 * found.difference:+.1f}"
+        row["95% interval"] = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+        if found.p_value is None:
+            seeds = min(len(result.best), len(other.best))
+            few = "one seed" if seeds == 1 else f"{seeds} seeds"
+            row |= {"p": MISSING, "Better": f"{few if seeds < FEWEST_SEEDS else 'resampled seeds'}: no p-value"}
+        else:
+            better = first.name if found.difference > 0 else second.name
+            row |= {"p": f"{found.p_value:.3f}", "Better": better if found.p_value < 0.05 else "undecided"}
+        rows.append(row)
+    alone = f"with fewer than {FEWEST_SEEDS} seeds per model for other examples alone"
+    rows = rows or [{"Model": first.name, "Other model": "not run: set random_baseline=True"}]
+    return Table(rows, f"Difference of the mean scores over seeds, for other seeds and examples; {alone}")
 
 
 def failed_table(studies: Sequence[GlueStudy]) -> Table:
@@ -181,9 +163,8 @@ def failed_table(studies: Sequence[GlueStudy]) -> Table:
             row = {"Model": study.name, "Run": record.run_id, **_point(record)}
             row["Result"] = "failed" if record.failure else "collapsed"
             rows.append({**row, "Reason": record.failure or "one answer for every example"})
-    if not rows:
-        count = sum(len(study.runs) for study in studies)
-        rows = [{"Run": "none", "Result": f"all {count} runs ended, none with one answer for everything"}]
+    count = sum(len(study.runs) for study in studies)
+    rows = rows or [{"Run": "none", "Result": f"all {count} runs ended, none with one answer for everything"}]
     return Table(rows, "Failed and collapsed runs", folded=len(rows) > 20)
 
 

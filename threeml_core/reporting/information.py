@@ -53,14 +53,10 @@ def information_cost_table(records: Sequence[RunRecord]) -> Table:
     rows, names = [], model_names(records)
     for record in records:
         row = {"Model": names[record.run_id], "Record": record.run_id, "Layers": f"{len(record.metrics['layers'])}"}
-        row["Running the model"] = f"{record.timing['states_seconds']:.1f} s"
-        row["Clustering and estimates"] = f"{record.timing['clustering_seconds']:.1f} s"
+        for name, key in (("Running the model", "states"), ("Clustering and estimates", "clustering")):
+            row[name] = f"{record.timing[f'{key}_seconds']:.1f} s"
         rows.append({**row, "Peak memory": f"{record.timing['peak_memory_bytes'] / 2**20:,.0f} MiB"})
     return Table(rows, "Records in runs/mutual_information, and what they cost on this machine")
-
-
-def _points(record: RunRecord) -> list[BiasPoint]:
-    return [BiasPoint(**values) for values in record.metrics["points"]]
 
 
 _NO_BIAS = Table([{"Bias": "not run: this report's records hold no run of stage bias"}], "The bias of the estimates")
@@ -71,7 +67,7 @@ def bias_table(record: RunRecord | None) -> Table:
     if record is None:
         return _NO_BIAS
     rows = []
-    for point in _points(record):
+    for point in (BiasPoint(**values) for values in record.metrics["points"]):
         found, row = point.found, {"Coupling": f"{point.coupling:g}", "States": f"{point.found.states:,}"}
         row |= {"Truth (nats)": f"{point.truth:.3f}", "Plug-in": f"{found.plug_in[0]:.3f}"}
         row |= {"On shuffled tokens": f"{found.floor[0]:.3f}", "Corrected": corrected_cell(found)}
@@ -83,25 +79,24 @@ def plot_bias(record: RunRecord | None) -> Figure | Table:
     """The estimates against the number of states, a panel for each known truth; None: a table that says so."""
     if record is None:
         return _NO_BIAS
-    points = _points(record)
+    points = [BiasPoint(**values) for values in record.metrics["points"]]
     couplings = sorted({point.coupling for point in points})
     top = 1.1 * max(point.found.plug_in[0] for point in points)
     with drawing(len(couplings), 3.2) as (figure, axes):
         for axis, coupling in zip(axes, couplings, strict=True):
             here = [point for point in points if point.coupling == coupling]
             found = [point.found for point in here]
-            for values, label, color, style, marker in (
-                ([layer.plug_in[0] for layer in found], "plug-in", color_of("vanilla"), "-", "s"),
-                ([layer.value for layer in found], "corrected", color_of("self"), "--", "o"),
-                ([layer.floor[0] for layer in found], "shuffled tokens", GREY, "-.", "D"),
-            ):
-                look = {"color": color, "linestyle": style, "marker": marker, "markersize": 4}
-                axis.plot([layer.states for layer in found], values, label=label, **look)
+            states, look = [layer.states for layer in found], {"markersize": 4}
+            plug_in, floor = [layer.plug_in[0] for layer in found], [layer.floor[0] for layer in found]
+            axis.plot(states, plug_in, "s-", color=color_of("vanilla"), label="plug-in", **look)
+            axis.plot(
+                states, [layer.value for layer in found], "o--", color=color_of("self"), label="corrected", **look
+            )
+            axis.plot(states, floor, "D-.", color=GREY, label="shuffled tokens", **look)
             axis.axhline(here[0].truth, color=INK, linewidth=1, label="truth")
-            axis.set_xscale("log")
-            axis.set(xlabel="states", title=f"truth: {here[0].truth:.2f} nats", ylim=(-0.2, top))
+            axis.set(xscale="log", xlabel="states", title=f"truth: {here[0].truth:.2f} nats", ylim=(-0.2, top))
         axes[0].set_ylabel("nats")
-        legend_below(figure, axes[0])
+        legend_below(axes[0])
     sizes = sorted({point.found.states for point in points})
     excess = max(point.found.plug_in[0] - point.truth for point in points if point.found.states == sizes[0])
     worst = max(abs(point.found.value - point.truth) for point in points if point.found.states == sizes[-1])

@@ -17,16 +17,14 @@ def study_notes(results: Sequence[Result]) -> str:
 
 def first_notes(results: Sequence[Result]) -> str:
     """What holds for all models of a study: seeds, the unigram plateau, kinds of tokens that were never trained on."""
-    return " ".join(filter(None, (say(results) for say in (_seeds_note, _plateau_note, _lacking_note))))
+    return " ".join([_seeds_note(results), _plateau_note(results), *_lacking_notes(results)])
 
 
 def _seeds_note(results: Iterable[Result]) -> str:
     counts = sorted({len(result.run.seeds) for result in results})
     if counts[-1] == 1:
-        return (
-            "One pre-training seed: no interval is possible, so no difference on this page decides anything "
-            "(`num_pretrain_seeds`)."
-        )
+        text = "One pre-training seed: no interval is possible, so no difference on this page decides anything"
+        return f"{text} (`num_pretrain_seeds`)."
     return (
         f"{' or '.join(map(str, counts))} pre-training seeds: means ± half the 95% interval by Student's t "
         "(perplexities: computed on their logs); differences are paired by seed."
@@ -34,29 +32,28 @@ def _seeds_note(results: Iterable[Result]) -> str:
 
 
 def _plateau_note(results: Iterable[Result]) -> str:
-    known = [result for result in results if result.ended]
-    flat = [result for result in known if result.on_plateau]
+    known = [result.on_plateau for result in results if result.ended]
     if not known:
         return "Nothing of this page has been run yet."
-    if not flat:
+    if not any(known):
         return f"All {len(known)} models have left the unigram plateau."
     return (
-        f"{len(flat)} of {len(known)} models have not left the unigram plateau: they have learned next to nothing of "
+        f"{sum(known)} of {len(known)} models have not left the unigram plateau: they have learned next to nothing of "
         "masked tokens, and what they give shows the form of this page, not the method."
     )
 
 
-def _lacking_note(results: Iterable[Result]) -> str:
-    """Which models were not trained as their split says, so that comparisons with them mean something else; or ""."""
+def _lacking_notes(results: Iterable[Result]) -> list[str]:
+    """Which models were not trained as their split says, so that comparisons with them mean something else."""
     models: dict[tuple[str, ...], dict[str, None]] = {}
     for result in results:
-        if result.lacks:
-            models.setdefault(result.lacks, {})[result.run.model] = None
-    return " ".join(
+        models.setdefault(result.lacks, {})[result.run.model] = None
+    return [
         f"{', '.join(names)} never saw {' or '.join(kinds)} tokens in training, although the split asks for them: "
         "every difference against them is also one of the split, and decides nothing."
         for kinds, names in models.items()
-    )
+        if kinds
+    ]
 
 
 def corruption_note(records: Iterable[RunRecord]) -> str:

@@ -109,8 +109,7 @@ def without_times(path: Path) -> str:
     notebook.metadata = {"kernelspec": notebook.metadata.get("kernelspec", {}), "language_info": {"name": "python"}}
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
-        for name in ("papermill", "execution"):
-            cell.metadata.pop(name, None)
+        cell.metadata = {k: v for k, v in cell.metadata.items() if k not in ("papermill", "execution")}
     return tidy(nbformat.writes(notebook))
 
 

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from threeml_core.config import (
-    BENCHMARK_PARAMETERS,
-    DATA_PARAMETERS,
-    FINETUNE_PARAMETERS,
-    INFORMATION_PARAMETERS,
-    SECTIONS,
-    STUDY_PARAMETERS,
-    StudyConfig,
-    deciding_parameters,
-    describe,
-)
+from threeml_core import config as known
+from threeml_core.config import StudyConfig
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.reporting.table import Table
 
@@ -26,19 +17,17 @@ def parameter_table(config: StudyConfig, stage: str = "pretrain") -> Table:
 
     Beside it stands where its value is from: given, the preset, a default, or derived from another.
     """
-    pretraining = tuple(deciding_parameters(config))
+    pretraining = tuple(known.deciding_parameters(config))
     names = {
-        "pretrain": (*DATA_PARAMETERS, *pretraining),
-        "finetune": (*FINETUNE_PARAMETERS, *_SHARED),
-        "study": (*STUDY_PARAMETERS, *pretraining),
-        "information": INFORMATION_PARAMETERS,
-        "benchmark": (*pretraining, *BENCHMARK_PARAMETERS, "num_benchmark_sessions"),
+        "pretrain": (*known.DATA_PARAMETERS, *pretraining),
+        "finetune": (*known.FINETUNE_PARAMETERS, *_SHARED),
+        "study": (*known.STUDY_PARAMETERS, *pretraining),
+        "information": known.INFORMATION_PARAMETERS,
+        "benchmark": (*pretraining, *known.BENCHMARK_PARAMETERS, "num_benchmark_sessions"),
     }[stage]
-    values = config.parameters()
-    rows = [
-        {"Parameter": name, "Value": f"{values[name]}", "Source": config.sources[name]}
-        for name in dict.fromkeys(("preset", *names))
-    ]
+    values, of = config.parameters(), config.sources
+    shown = dict.fromkeys(("preset", *names))
+    rows = [{"Parameter": name, "Value": f"{values[name]}", "Source": of[name]} for name in shown]
     return Table(rows, "Resolved parameters")
 
 
@@ -55,17 +44,14 @@ then says "Passed unknown parameter" and passes it. A misspelt name is refused.
 """
 
 
-def parameters_table(section: type) -> Table:
-    """The parameters of a section with type, default, allowed values, stages and meaning."""
-    code = ("Name", "Type", "Default")
-    rows = [{k: f"`{v}`" if k in code else v.replace("<", "&lt;") for k, v in of.items()} for of in describe(section)]
-    return Table(rows, "")
-
-
 def parameters_page() -> str:
-    """The whole page."""
-    sections = (f"## {section.__doc__.rstrip('.')}\n\n{parameters_table(section).markdown()}\n" for section in SECTIONS)
-    return "\n".join([_HEAD, *sections])
+    """The whole page: of each section the parameters with type, default, allowed values, stages and meaning."""
+    parts, code = [_HEAD], ("Name", "Type", "Default")
+    for section in known.SECTIONS:
+        described = known.describe(section)
+        rows = [{k: f"`{v}`" if k in code else v.replace("<", "&lt;") for k, v in of.items()} for of in described]
+        parts.append(f"## {section.__doc__.rstrip('.')}\n\n{Table(rows, '').markdown()}\n")
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

@@ -16,33 +16,22 @@ from threeml_core.reporting.style import GREY, INK, Figure, drawing, look_of, pl
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.runs.record import RunRecord
 
-_AXES = {
-    "sequence_length": "sequence length",
-    "hidden_size": "width",
-    "num_hidden_layers": "layers",
-    "mask_rate": "mask rate",
-    "decoder_num_hidden_layers": "decoder layers",
-    "decoder_hidden_size": "decoder width",
-}
+_KINDS = ("matrix products", "attention", "head", "dropout", "GELU and norms", "optimizer", "data", "the rest")
+_NO_SPEED = [{"Model": "no speed is given: not measured, busy or too noisy"}]
+_COLORS = ("#2f8fd8", "#e0701a", "#1a9e77", "#b5559d", "#c9a227", "#6a6ad4", "#d84f4f", "#888888")
 
-_KIND_COLORS = {
-    "matrix products": "#2f8fd8",
-    "attention": "#e0701a",
-    "head": "#1a9e77",
-    "dropout": "#b5559d",
-    "GELU and norms": "#c9a227",
-    "optimizer": "#6a6ad4",
-    "data": "#d84f4f",
-    "the rest": "#888888",
-}
+
+def _axis_name(parameter: str) -> str:
+    words = {"hidden_size": "width", "num_hidden_layers": "layers", "decoder_hidden_size": "decoder width"}
+    return {**words, "decoder_num_hidden_layers": "decoder layers"}.get(parameter, parameter.replace("_", " "))
 
 
 def noise_statement(records: Sequence[RunRecord]) -> str:
     """One or two plain sentences: can the speeds be trusted?"""
     hardware = records[0].environment["hardware"]
     where = f"Measured on {hardware.get('gpu', hardware['cpu'])} ({hardware['threads']} threads)"
-    floors = [found for record in records if (found := speeds.noise(record))]
-    if not floors:
+    floor = next(filter(None, map(speeds.noise, records)), None)
+    if floor is None:
         return f"{where}; speed was not asked for."
     good = [record for record in records if not speeds.why_no_speed(record)]
     if not good:
@@ -51,11 +40,9 @@ def noise_statement(records: Sequence[RunRecord]) -> str:
     if len(records) > 1:
         left_out = "" if len(good) == len(records) else f", {len(records) - len(good)} of them left out"
         return f"{where} in {len(records)} sessions of {rounds} rounds{left_out}, each a process of its own."
-    return (
-        f"{where}; vanilla-15% against itself, in the same {rounds} rounds, is {speeds.text_of(floors[0], 3)} times "
-        "as fast: smaller differences are noise. One session: its interval says nothing of another hour or another "
-        "process."
-    )
+    itself = f"vanilla-15% against itself, in the same {rounds} rounds, is {speeds.text_of(floor, 3)} times as fast"
+    one = "One session: its interval says nothing of another hour or another process."
+    return f"{where}; {itself}: smaller differences are noise. {one}"
 
 
 def _basis(records: Sequence[RunRecord]) -> str:
@@ -85,11 +72,10 @@ def session_table(records: Sequence[RunRecord]) -> Table:
         rows.append({**row, "No speed, because": ", ".join(part.partition(":")[0] for part in why.split("; "))})
     good = [record for record in records if not speeds.why_no_speed(record)]
     if len(good) > 1:
-        floors = [found.value for record in good if (found := speeds.noise(record))]
-        means: dict[str, Sequence[float]] = {"Vanilla-15% against itself": floors}
-        means |= {f"Realised, {label}": speeds.realised_by_session(good, name) for name, label in labels.items()}
-        cells = {name: speeds.text_of(speeds.over_sessions(values), 3) for name, values in means.items()}
-        rows.append({"Session": "mean (95%)", **cells})
+        values = {f"Realised, {label}": speeds.realised_by_session(good, name) for name, label in labels.items()}
+        values["Vanilla-15% against itself"] = tuple(floor.value for floor in map(speeds.noise, good) if floor)
+        means = {name: speeds.text_of(speeds.over_sessions(of), 3) for name, of in values.items()}
+        rows.append({"Session": "mean (95%)", **means})
     return Table(
         rows,
         "Sessions, each a process of its own: medians over the rounds of one, and over sessions the mean with its 95% "
@@ -105,16 +91,13 @@ def speed_comparison(records: Sequence[RunRecord]) -> Table:
     for of in speeds.speeds(records):
         row = {"Model": of.label, "ms per step": f"{1000 * of.step.value:.1f}"}
         row |= {"tokens/s": f"{of.tokens_per_second:,.0f}", "Over vanilla-15%": speeds.text_of(of.over_vanilla)}
-        by_flops = of.over_vanilla.value / of.realised.value
-        row |= {"By FLOPs": f"{by_flops:.2f}", "Realised": speeds.text_of(of.realised)}
+        row["By FLOPs"] = f"{of.over_vanilla.value / of.realised.value:.2f}"
+        row["Realised"] = speeds.text_of(of.realised)
         rows.append({**row, "Over Hugging Face": MISSING if of.over_hf is None else speeds.text_of(of.over_hf)})
     parameters = records[0].parameters
     size = f"a step has {parameters['batch_size']} sequences of {parameters['sequence_length']} tokens"
     basis = f"{_basis(records)}; ratios are taken within a round; " if rows else ""
     return Table(rows or _NO_SPEED, f"Speed of training: {basis}{size}. {noise_statement(records)}")
-
-
-_NO_SPEED = [{"Model": "no speed is given: not measured, busy or too noisy"}]
 
 
 def resource_table(records: Sequence[RunRecord]) -> Table:
@@ -126,12 +109,12 @@ def resource_table(records: Sequence[RunRecord]) -> Table:
             row["MFU"] = f"{of.mfu:.0%}"
         row |= {"CPU ms": f"{1000 * of.cpu.value:.0f}", "Waiting for data": f"{of.data_wait:.1%}"}
         row["First step"] = f"{of.first_step:.1f} s"
+        if (bf16 := records[0].metrics["arms"][of.name].get("bf16")) is not None:
+            row["Computes in"] = "bfloat16" if bf16 else "float32"
         rows.append({**row, "Memory": MISSING if of.peak_bytes is None else f"{of.peak_bytes / 2**20:,.0f} MiB"})
-    return Table(
-        rows or _NO_SPEED,
-        "What a step takes. The ceiling is the best of large matrix products on this machine, "
-        f"{records[0].metrics['flops_ceiling'] / 1e9:,.0f} GFLOP/s; memory is what training adds to the imports.",
-    )
+    ceiling = f"{records[0].metrics['flops_ceiling'] / 1e9:,.0f} GFLOP/s"
+    caption = f"What a step takes. The ceiling is the best of large matrix products on this machine, {ceiling}"
+    return Table(rows or _NO_SPEED, f"{caption}; memory is what training adds to the imports.")
 
 
 def plot_realised(records: Sequence[RunRecord]) -> Figure:
@@ -141,8 +124,7 @@ def plot_realised(records: Sequence[RunRecord]) -> Figure:
     with drawing(height=3.6) as (figure, (axis,)):
         for x, of in zip(by_flops, found, strict=True):
             architecture, over = of.name.split("-")[0], of.over_vanilla
-            is_ours = architecture in ARCHITECTURES
-            look = look_of(architecture) if is_ours else {"color": GREY, "marker": "x"}
+            look = look_of(architecture) if architecture in ARCHITECTURES else {"color": GREY, "marker": "x"}
             bar = [[over.value - over.low], [over.high - over.value]]
             axis.errorbar(x, over.value, bar, capsize=3, label=plain(of.label), **{**look, "linestyle": "-"})
         ends = [0.95 * min([*by_flops, 1]), 1.05 * max([*by_flops, 1])]
@@ -171,7 +153,7 @@ def plot_breakdown(record: RunRecord) -> Figure | Table:
     labels = [plain(record.metrics["arms"][name]["label"]) for name in names]
     with drawing(height=0.8 + 0.36 * len(names)) as (figure, (axis,)):
         left = np.zeros(len(names))
-        for kind, color in _KIND_COLORS.items():
+        for kind, color in zip(_KINDS, _COLORS, strict=True):
             widths = np.array([1000 * parts[name][kind] for name in names])
             axis.barh(range(len(names)), widths, left=left, color=color, label=kind, height=0.62)
             left += widths
@@ -182,12 +164,11 @@ def plot_breakdown(record: RunRecord) -> Figure | Table:
         axis.grid(axis="y", visible=False)
         axis.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.4, 1.0))
     first = parts[names[-1]]
-    share = first["matrix products"] / sum(first.values())
     return Figure(
         figure,
         "Where the time of a step goes, by torch's profiler, and what the FLOPs of all of it would take at the ceiling "
         f"of matrix products. For {record.metrics['arms'][names[-1]]['label']} the products of the layers are "
-        f"{share:.0%}.",
+        f"{first['matrix products'] / sum(first.values()):.0%}.",
     )
 
 
@@ -208,7 +189,7 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
     if "scaling" not in record.metrics:
         return _not_measured("Scaling")
     points = record.metrics["scaling"]
-    axes = [axis for axis in _AXES if axis in {p["axis"] for p in points}]
+    axes = list(dict.fromkeys(p["axis"] for p in points))
     with drawing(len(axes), 2.5, per_row=3) as (figure, panels):
         for panel, axis in zip(panels, axes, strict=True):
             here = [p for p in points if p["axis"] == axis]
@@ -217,10 +198,9 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
                 x = [p["value"] for p in some]
                 panel.plot(x, [p["flops"] / p["base_flops"] for p in some], **{**look, "marker": ""})
                 panel.plot(x, [p["relative"] for p in some], markersize=5, **{**look, "linestyle": ""})
-            panel.set_xlabel(_AXES[axis])
+            panel.set_xlabel(_axis_name(axis))
             if axis != "mask_rate":
-                panel.set_xscale("log", base=2)
-                panel.set_yscale("log", base=2)
+                panel.loglog(base=2)
                 ticks = sorted({p["value"] for p in here})
                 panel.set_xticks(ticks, [f"{t:g}" for t in ticks])
                 panel.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.2g"))
@@ -236,7 +216,6 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
 
 
 def _doubt(record: RunRecord) -> str:
-    """What has to be added to all that the clock said in a session that gives no speed."""
     why = speeds.why_no_speed(record) if "turns" in record.metrics else ""
     return f" The clock is not to be trusted here, as the session gives no speed ({why})." if why else ""
 
@@ -252,7 +231,7 @@ def _step_cost_statement(record: RunRecord) -> str:
     return (
         f"Over all {len(points)} points time grows as FLOPs^{exponent:.2f}; in the middle clock and FLOPs differ by "
         f"{np.median(np.abs(ratio - 1)):.0%}, at most by {np.max(np.abs(ratio - 1)):.0%} "
-        f"({ARCHITECTURES[worst['architecture']].label}, {_AXES[worst['axis']]} {worst['value']:g})."
+        f"({ARCHITECTURES[worst['architecture']].label}, {_axis_name(worst['axis'])} {worst['value']:g})."
     )
 
 
@@ -262,7 +241,11 @@ def step_cost_table(record: RunRecord) -> Table:
         return _not_measured("Scaling")
     rows = []
     for p in record.metrics["scaling"]:
-        row = {"Varied": _AXES[p["axis"]], "Value": f"{p['value']:g}", "Model": ARCHITECTURES[p["architecture"]].label}
+        row = {
+            "Varied": _axis_name(p["axis"]),
+            "Value": f"{p['value']:g}",
+            "Model": ARCHITECTURES[p["architecture"]].label,
+        }
         row |= {"GFLOP": f"{p['flops'] / 1e9:.3g}", "ms per step": f"{1000 * p['seconds']:.1f}"}
         rows.append({**row, "By FLOPs": f"{p['flops'] / p['base_flops']:.2f}", "By the clock": f"{p['relative']:.2f}"})
     return Table(rows, "Scaling, point by point, relative to the geometry itself (medians of a few turns)", folded=True)
@@ -277,14 +260,11 @@ def preparation_table(record: RunRecord) -> Table:
         return Table([{"Preparing data": found}], "Preparing data")
     rows, rates = [], []
     for way, of in found.items():
-        name = {"ours": "this package", "run_mlm": "datasets.map, as run_mlm"}[way]
-        row = {"Way": name, "Tokens": f"{of['tokens']:,}", "Seconds": f"{of['seconds']:.2f}"}
+        row = {"Way": {"ours": "this package", "run_mlm": "datasets.map, as run_mlm"}[way]}
+        row |= {"Tokens": f"{of['tokens']:,}", "Seconds": f"{of['seconds']:.2f}"}
         row |= {"CPU seconds": f"{of['cpu_seconds']:.2f}", "tokens/s": f"{of['tokens'] / of['seconds']:,.0f}"}
         rates.append(of["tokens"] / of["cpu_seconds"])
         row["Tokens per CPU second"] = f"{rates[-1]:,.0f}"
         rows.append({**row, "Memory": f"{of['peak_bytes'] / 2**20:,.0f} MiB"})
-    return Table(
-        rows,
-        "Preparing data, the same text and tokenizer, each in a process of its own: "
-        f"{rates[0] / rates[1]:.1f} times the tokens per CPU second. Memory is what it adds to the imports.",
-    )
+    times = f"{rates[0] / rates[1]:.1f} times the tokens per CPU second. Memory is what it adds to the imports."
+    return Table(rows, f"Preparing data, the same text and tokenizer, each in a process of its own: {times}")

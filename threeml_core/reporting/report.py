@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from jinja2 import pass_context
 from nbconvert import HTMLExporter
 from pygments.formatters import HtmlFormatter
 
@@ -26,16 +25,8 @@ from threeml_core.runs.record import STAGES, RunRecord, describe_environment, lo
 from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
 
-TITLE = "Mask more, mask later"
-
 NOTICE = "NOTICE.md"
 """A document of a report's folder that stands above every page: what a reader has to know of numbers made earlier."""
-
-
-class _Exporter(HTMLExporter):
-    @pass_context
-    def markdown2html(self, context: Any, source: str) -> str:
-        return to_html(source)
 
 
 def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
@@ -54,7 +45,6 @@ def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
 
 
 def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
-    """What the first page says before anything else: the claims with their verdicts, and the key figure."""
     stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
     results = find(config, None, [*stages["pretrain"], *stages["finetune"]])
     table = claim_table(claims(config, results, stages["mutual_information"], stages["benchmark"]))
@@ -107,32 +97,29 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: 
     notice = committed / NOTICE
     shown = "".join(path.read_text(encoding="utf-8") for path in files)
     records = shown_records((record for stage in STAGES for record in load_records(config.runs_dir, stage)), shown)
-    exporter = _Exporter(template_name="template", extra_template_basedirs=[str(Path(__file__).parent)])
+    template: dict[str, Any] = {"template_name": "template", "extra_template_basedirs": [str(Path(__file__).parent)]}
+    exporter = HTMLExporter(**template, filters={"markdown2html": to_html})
     exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
     light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
     styles = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
     shared = {
-        "title": TITLE,
+        "title": "Mask more, mask later",
         "pages": pages,
         "notice": to_html(notice.read_text(encoding="utf-8")) if notice in documents else "",
+        "summary": _summary(config, records) if any(page.href == "06_comparison.html" for page in pages) else "",
         "provenance": _provenance(config.preset, records),
         "code_styles": re.sub(r" */\*.*?\*/", "", styles),
     }
+    from_records_alone = config.report_from == "records"
     with atomic_folder(output) as folder:
-        for page in pages:
-            body, _ = exporter.from_notebook_node(page.notebook, {"study": {**shared, "here": page}})
-            (folder / page.href).write_text(tidy(body), encoding="utf-8")
+        for page in (*pages, None):
+            notebook, href = (page.notebook, page.href) if page else (nbformat.v4.new_notebook(), "index.html")
+            body, _ = exporter.from_notebook_node(notebook, {"study": {**shared, "here": page}})
+            (folder / href).write_text(tidy(body), encoding="utf-8")
         for source in files:
             (folder / source.name).write_text(without_times(source), encoding="utf-8")
-        is_judged = any(page.href == "06_comparison.html" for page in pages)
-        study = {**shared, "here": None, "summary": _summary(config, records) if is_judged else ""}
-        body, _ = exporter.from_notebook_node(nbformat.v4.new_notebook(), {"study": study})
-        (folder / "index.html").write_text(tidy(body), encoding="utf-8")
-        if config.report_from == "records":
-            for name in (RESULTS, CURVES):
-                shutil.copyfile(committed / name, folder / name)
-        else:
+        if not from_records_alone:
             write_archive(records, config.runs_dir, folder)
-        for document in documents:
-            shutil.copyfile(document, folder / document.name)
+        for path in (*documents, *([committed / RESULTS, committed / CURVES] if from_records_alone else ())):
+            shutil.copyfile(path, folder / path.name)
     return output / "index.html"

@@ -15,8 +15,8 @@ from threeml_core.study.results import Result
 
 def scaling_table(results: Sequence[Result], config: StudyConfig) -> Table:
     """Each model against vanilla-40% of its size, on the same text."""
-    rows, shown = [], []
-    for (layers, width), models in _by_size(results).items():
+    rows, by_size = [], _by_size(results)
+    for (layers, width), models in by_size.items():
         vanilla = next((result for result in models if result.run.model == "vanilla-40%"), None)
         for result in models:
             loss = average = MISSING
@@ -28,28 +28,25 @@ def scaling_table(results: Sequence[Result], config: StudyConfig) -> Table:
             row["Average"] = cells.average(result.comparison)
             row["Loss over all corrupted, against vanilla-40% (nats)"] = loss
             rows.append({**row, "Average against vanilla-40% (points)": average})
-            shown.append(result)
     if not rows:
         return Table([{"Encoder": "one size: set study_sizes"}], "Scaling")
-    commands = commands_of(shown, config, "Scaling", "hidden_size")
+    commands = commands_of(sum(by_size.values(), []), config, "Scaling", "hidden_size")
     return Table(rows, "Scaling: the models of Table 3 at several sizes, same text and steps", commands=commands)
 
 
 def plot_scaling(results: Sequence[Result]) -> Figure:
     """Masked perplexity and average score of each model against the size of the encoder."""
-    by_size = _by_size(results)
-    lines: dict[str, list[Result]] = {}
-    for result in sum(by_size.values(), []):
-        lines.setdefault(result.run.model, []).append(result)
-    ends = []
+    by_size, ends = _by_size(results), []
+    shown = sum(by_size.values(), [])
     with drawing(2) as (figure, axes):
-        for label, models in lines.items():
+        for label in dict.fromkeys(result.run.model for result in shown):
+            models = [result for result in shown if result.run.model == label]
             c = models[0].run.config
             look = {**look_of(c.architecture), "markersize": 5, "alpha": 1 if c.mask_rate == 0.4 else 0.6}
             points = [(next(iter(o.ended.values())).data["parameters"] / 1e6, o) for o in models if o.ended]
             draw_intervals(axes, points, label=label, **look)
             ends.append(f"{label}: {', '.join(map(cells.perplexity, models))}")
-        finish_panels(figure, axes, sum(by_size.values(), []), "parameters in pre-training (M)")
+        finish_panels(axes, shown, "parameters in pre-training (M)")
     sizes = ", ".join(f"{layers} × {width}" for layers, width in by_size) or NOT_RUN
     return Figure(
         figure,

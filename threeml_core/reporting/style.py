@@ -18,14 +18,8 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.table import NOT_RUN
 
-INK = "#010203"
-"""Stands for the text colour of the page; replaced by `currentColor` in the SVG."""
-
-GREY = "#888888"
-"""Whatever models are set against: a unigram, a constant answer, another implementation."""
-
-PURPLE = "#b5559d"
-"""An encoder that is none of this study."""
+INK = "#010203"  # stands for the text colour of the page: `currentColor` in the SVG
+GREY = "#888888"  # whatever models are set against: a unigram, a constant answer, another implementation
 
 
 def look_of(architecture: str) -> dict[str, Any]:
@@ -35,21 +29,14 @@ def look_of(architecture: str) -> dict[str, Any]:
 
 
 def color_of(architecture: str | None) -> str:
-    """The colour of an architecture; None: of an encoder that is none of them."""
-    return PURPLE if architecture is None else look_of(architecture)["color"]
+    """The colour of an architecture; None: purple, of an encoder that is none of them."""
+    return "#b5559d" if architecture is None else ARCHITECTURES[architecture].colour
 
 
-_RC: Any = {
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), INK),
-    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
-    "grid.color": GREY,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "3ml",
-    "font.size": 11,
-}
+_INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
+_RC: Any = dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none")
+_RC |= {**dict.fromkeys(_INKED, INK), "grid.color": GREY, "grid.alpha": 0.3, "legend.frameon": False}
+_RC |= {"svg.fonttype": "none", "svg.hashsalt": "3ml", "font.size": 11}
 
 
 class Figure:
@@ -94,12 +81,12 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def legend_below(figure: MatplotlibFigure, axis: Any, columns: int | None = None) -> None:
+def legend_below(axis: Any, columns: int = 0) -> None:
     """One legend for all panels, with each label of `axis` once; none where nothing is drawn."""
     handles, labels = axis.get_legend_handles_labels()
     if entries := dict(zip(labels, handles, strict=True)):
-        count = columns or len(entries)
-        figure.legend(entries.values(), entries, loc="outside lower center", fontsize=9, ncols=count)
+        look = {"loc": "outside lower center", "fontsize": 9, "ncols": columns or len(entries)}
+        axis.figure.legend(entries.values(), entries, **look)
 
 
 def note_not_run(axis: Any) -> None:

@@ -6,11 +6,9 @@ import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-MISSING = "—"
-"""A cell for which there is nothing to show."""
-
-NOT_RUN = "not run"
-"""A cell whose run is missing."""
+MISSING = "—"  # a cell for which there is nothing to show
+NOT_RUN = "not run"  # a cell whose run is missing
+Command = tuple[str, str]  # a label, and what to type
 
 
 class Table:
@@ -24,11 +22,7 @@ class Table:
     """
 
     def __init__(
-        self,
-        rows: Sequence[Mapping[str, str]],
-        caption: str,
-        folded: bool = False,
-        commands: Sequence[tuple[str, str]] = (),
+        self, rows: Sequence[Mapping[str, str]], caption: str, folded: bool = False, commands: Iterable[Command] = ()
     ) -> None:
         self.caption, self.folded, self.commands = caption, folded, tuple(commands)
         self.columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -68,9 +62,6 @@ class Table:
         return f"{table}<details><summary>repeat a row</summary><pre>{html.escape(lines)}</pre></details>"
 
 
-_SHORT = 20
-"""Characters of a cell that is not broken: names of models and splits."""
-
 _NUMBER = re.compile(
     r"[+-]?\d[\d,.]*(e[+-]?\d+)?[×%KMG]?( ± [\d.]+| \([\d.]+ to [\d.]+\))?"
     r"( (M|G|s|min|h|kWh|Wh|GiB|MiB|GFLOP/s|tokens/s))?"
@@ -82,8 +73,9 @@ def _is_number(text: str) -> bool:
 
 
 def _cell(text: str) -> str:
-    number = text and _is_number(text)
-    style = ' class="number" style="text-align:right"' if number else ' style="text-align:left"'
-    if len(text) <= _SHORT and not number:
-        style = f' class="short"{style}'
-    return f"<td{style}>{html.escape(text)}</td>"
+    style = 'style="text-align:left"'
+    if text and _is_number(text):
+        style = 'class="number" style="text-align:right"'
+    elif len(text) <= 20:  # names of models and splits are not broken
+        style = f'class="short" {style}'
+    return f"<td {style}>{html.escape(text)}</td>"

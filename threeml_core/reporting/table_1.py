@@ -15,10 +15,8 @@ from threeml_core.study.results import Result
 
 def table_1(results: Sequence[Result], config: StudyConfig) -> Table:
     """Perplexity over all corrupted tokens and by kind, and beneath each row of ours the paper's."""
-    reported = reported_in("Table 1")
-    shown = cells.shown_in("Table 1", results)
+    rows, reported, shown = [], reported_in("Table 1"), cells.shown_in("Table 1", results)
     vanilla = next((o for o in shown if o.run.config.architecture == "vanilla"), None)
-    rows = []
     for result in shown:
         c = result.run.config
         row = {"Model": result.run.model, "All corrupted": cells.perplexity(result, "eval_perplexity")}
@@ -32,9 +30,6 @@ def table_1(results: Sequence[Result], config: StudyConfig) -> Table:
         rows.append(row)
         if value := reported.get((f"{c.architecture} {c.mask_rate:g}", "perplexity")):
             rows.append({"Model": f"{cells.PAPER}: {value.model}", "All corrupted": value.reported})
-    return Table(
-        rows,
-        "Table 1: validation perplexity; every model sees the same corruption "
-        f"({config.eval_mask_rate:.0%}, {config.eval_mask_split})",
-        commands=commands_of(shown, config, "Table 1"),
-    )
+    same = f"every model sees the same corruption ({config.eval_mask_rate:.0%}, {config.eval_mask_split})"
+    commands = commands_of(shown, config, "Table 1")
+    return Table(rows, f"Table 1: validation perplexity; {same}", commands=commands)

@@ -17,21 +17,21 @@ from threeml_core.study.experiment import Experiment, ablation_config
 from threeml_core.study.ledger import EXPERIMENTS, chosen_experiments
 from threeml_core.study.results import Result
 
+_SWAPPED = ("80-20-0", "80-0-20")
+
 
 def table_2(experiment: Experiment | str, results: Sequence[Result], config: StudyConfig) -> Table:
     """Our row for each value and model, and beneath it the paper's where it has that value.
 
-    `experiment` is `Table 2a`, `Table 2b` or `Table 2c`, or an ablation of your own that varies one parameter. Of the
-    two perplexities of Table 2c one is of the corruption that every model is validated on, the other over the kinds as
-    in the run's own split, which is what the paper's column must be.
+    `experiment` may be an ablation of your own that varies one parameter. Of Table 2c's two perplexities one is of the
+    corruption that all are validated on, the other over the kinds as in the run's own split, as the paper's must be.
     """
     (experiment,) = chosen_experiments([experiment])
     name, (key,) = experiment.name, experiment.vary
     title, reported = experiment.heading or key, reported_in(name)
     tasks = select_tasks(ablation_config(config))
-    shown = cells.shown_in(name, results)
+    rows, shown = [], cells.shown_in(name, results)
     defaults = {o.run.config.architecture: o for o in shown if getattr(o.run.config, key) == getattr(config, key)}
-    rows = []
     for result in shown:
         c, default = result.run.config, defaults.get(result.run.config.architecture)
         row = {"Model": result.run.model, title: f"{getattr(c, key)}", **cells.ablation(result, tasks)}
@@ -39,8 +39,7 @@ def table_2(experiment: Experiment | str, results: Sequence[Result], config: Stu
             row["Against the default"] = "default"
         elif default is not None:
             row["Against the default"] = cells.average_difference(result.ablation, default.ablation)
-        for heading, metric in experiment.columns.items():
-            row[heading] = cells.perplexity(result, metric)
+        row |= {heading: cells.perplexity(result, metric) for heading, metric in experiment.columns.items()}
         rows.append({**row, "Parameters": cells.parameters(result)})
         setting = f"{c.architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
         said = cells.reported_ablation(setting, reported, tasks)
@@ -55,9 +54,8 @@ def table_2(experiment: Experiment | str, results: Sequence[Result], config: Stu
 
 def table_2_reported(name: str) -> Table:
     """All that the paper reports in `Table 2a`, `Table 2b` or `Table 2c`."""
-    experiment, reported = EXPERIMENTS[name], reported_in(name)
+    rows, experiment, reported = [], EXPERIMENTS[name], reported_in(name)
     tasks = [GLUE_TASKS[task] for task in ABLATION_TASKS]
-    rows = []
     for setting in dict.fromkeys(where for where, _ in reported):
         architecture, rate, change = setting.split()
         row = {"Model": f"{ARCHITECTURES[architecture].label}-{float(rate):.0%}"}
@@ -71,16 +69,11 @@ def table_2_reported(name: str) -> Table:
 
 def swap_table(results: Sequence[Result]) -> Table:
     """Which of 80-20-0 and 80-0-20 has the higher perplexity? The paper's order for 3ML_self is not 3ML_cross's."""
-    reported = reported_in("Table 2c")
-    rows = []
+    rows, reported = [], reported_in("Table 2c")
     for architecture in ("self", "cross"):
-        found = {
-            o.run.config.mask_split: o
-            for o in cells.shown_in("Table 2c", results)
-            if o.run.config.architecture == architecture and o.run.config.mask_split in _SWAPPED
-        }
-        row = {"Model": ARCHITECTURES[architecture].label}
-        own, said = {}, {}
+        shown = (o for o in cells.shown_in("Table 2c", results) if o.run.config.architecture == architecture)
+        found = {split: o for o in shown if (split := o.run.config.mask_split) in _SWAPPED}
+        row, own, said = {"Model": ARCHITECTURES[architecture].label}, {}, {}
         for split in _SWAPPED:
             own[split] = found[split].own_perplexity if split in found else {}
             said[split] = reported[f"{architecture} 0.4 mask_split={split}", "perplexity"]
@@ -95,11 +88,6 @@ def swap_table(results: Sequence[Result]) -> Table:
         row["Difference (nats)"] = cells.measured(values, 3, sign=True)
         row |= {"The paper's order": f"{_SWAPPED[not is_first]} is higher", "Verdict": finding.verdict}
         rows.append({**row, "Why not": "; ".join(finding.reasons) if values else ""})
-    return Table(
-        rows,
-        "Perplexity over the kinds of the run's own split, and whether the paper's two figures are swapped: its order "
-        "is judged as its claims are, and contradicted it is as if they were",
-    )
-
-
-_SWAPPED = ("80-20-0", "80-0-20")
+    judged = "its order is judged as its claims are, and contradicted it is as if they were"
+    question = "Perplexity over the kinds of the run's own split, and whether the paper's two figures are swapped"
+    return Table(rows, f"{question}: {judged}")

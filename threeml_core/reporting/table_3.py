@@ -24,8 +24,7 @@ def table_3(results: Sequence[Result], config: StudyConfig) -> Table:
     """Our row of each model, and beneath it the paper's."""
     tasks = select_tasks(config)
     recipe = config.preset if config.preset == "longer-base" else "efficient-large"
-    shown = cells.shown_in("Table 3", results)
-    rows = []
+    rows, shown = [], cells.shown_in("Table 3", results)
     for result in shown:
         c = result.run.config
         equal = c.max_steps == study_steps(config)
@@ -75,12 +74,10 @@ def reported_cell(values: Mapping[str, ReportedValue], task: Task) -> str:
 
 
 def _reported_speedup(values: Mapping[str, ReportedValue]) -> str:
-    found = values.get("speedup") or values.get("speedup_at_steps")
-    return found.reported if found else MISSING
+    return next((values[name].reported for name in ("speedup", "speedup_at_steps") if name in values), MISSING)
 
 
 def _task_cell(result: Result, task: Task) -> str:
-    """All metrics of a task, times 100; means over pre-training seeds."""
     found = [metrics for study in result.comparison.values() if (metrics := study.metrics(task))]
     said = [cells.measured([metrics[key] for metrics in found], scale=100) for key in task.metric_keys if found]
     return "/".join(said) or NOT_RUN
@@ -99,14 +96,13 @@ def difference_table(results: Sequence[Result], config: StudyConfig) -> Table:
 
 
 def learned_table(results: Sequence[Result], config: StudyConfig, finetuning: Iterable[RunRecord]) -> Table:
-    """Does pre-training help? Each task's score from every encoder of Table 3, and without pre-training.
+    """Does pre-training help? Each task's score from every encoder of Table 3, and from `random:` ones of its size.
 
-    Without pre-training (`random:` encoders of this size) every fine-tuning seed has weights of its own, so these seeds
-    stand where pre-training seeds do. *Helps*: the 95% interval of the difference (Welch's t over seeds) is above zero.
+    Of these every fine-tuning seed has weights of its own, so it stands where a pre-training seed does. *Helps*: the
+    95% interval of the difference (Welch's t over seeds) is above zero.
     """
-    shown = cells.with_equal_steps(results, config)
+    rows, shown = [], cells.with_equal_steps(results, config)
     random = _without_pretraining(shown, finetuning)
-    rows = []
     for task in select_tasks(config):
         base = [100 * record.metrics["score"] for record in best_of_seeds(random.get(task.name, ()))]
         row = {"Task": task.title, "Constant answer": NOT_RUN, "Without pre-training": cells.measured(base)}
@@ -122,17 +118,14 @@ def learned_table(results: Sequence[Result], config: StudyConfig, finetuning: It
                 helps.append(result.run.model)
         row["Pre-training helps"] = ", ".join(helps) or ("undecided" if base else NOT_RUN)
         rows.append(row)
-    return Table(
-        rows,
-        "What pre-training brings, task by task: scores from each encoder, and without pre-training; each comparison "
-        "at 95% for itself, not corrected for their number",
-    )
+    alone = "each comparison at 95% for itself, not corrected for their number"
+    brings = "What pre-training brings, task by task: scores from each encoder, and without pre-training"
+    return Table(rows, f"{brings}; {alone}")
 
 
 def untrained_table(results: Sequence[Result], finetuning: Iterable[RunRecord]) -> Table:
     """The runs without pre-training behind `learned_table`."""
-    found = _without_pretraining(cells.shown_in("Table 3", results), finetuning)
-    rows = []
+    rows, found = [], _without_pretraining(cells.shown_in("Table 3", results), finetuning)
     for record in itertools.chain(*found.values()):
         score = MISSING if record.failure else cells.percent(record.metrics["score"])
         row = {"Run": record.run_id, "Task": record.data["task"], "Seed": f"{record.identity['seed']}"}
@@ -173,8 +166,8 @@ def budget_table(results: Sequence[Result]) -> Table:
         if meant and len(meant) == len(records):
             row |= {"Energy (kWh)": cells.measured(meant, 4), "Energy by": "codecarbon"}
         elif machines and all("gpu" in machine for machine in machines):
-            energy = cells.measured((h * c.gpu_watts / 1000 for h in hours), 3)
-            row |= {"Energy (kWh)": energy, "Energy by": f"hours × {c.gpu_watts:g} W"}
+            row["Energy (kWh)"] = cells.measured((h * c.gpu_watts / 1000 for h in hours), 3)
+            row["Energy by"] = f"hours × {c.gpu_watts:g} W"
         row["Hardware"] = ", ".join(sorted({f"{m.get('gpu') or m['cpu']}" for m in machines})) or NOT_RUN
         rows.append({**row, "Threads": ", ".join(sorted({f"{m['threads']}" for m in machines})) or NOT_RUN})
     return Table(rows, "Budget of pre-training, one seed")

@@ -35,9 +35,6 @@ class Engine(abc.ABC):
         self.runs_dir = runs_dir
         self._running: dict[Any, Job] = {}
 
-    def __len__(self) -> int:
-        return len(self._running)
-
     @property
     def jobs(self) -> list[Job]:
         """Those that were taken and have not been given back, in the order in which they came."""
@@ -53,11 +50,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def ended(self, timeout: float) -> list[Done]:
-        """Wait until a job ends, or for about `timeout` seconds; those that have ended since the last call.
-
-        Raises:
-            StudyError: a job raised it, or its worker was lost.
-        """
+        """Wait for a job, about `timeout` seconds; those ended since the last call, or a `StudyError` that one gave."""
 
 
 def running_file(runs_dir: str | Path, stage: str, run_id: str) -> Path:

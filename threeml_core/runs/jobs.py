@@ -46,27 +46,22 @@ class Job:
 
 
 def in_order(jobs: Iterable[Job], known: Collection[str] = ()) -> list[Job]:
-    """Each job once (of one run id the last), in the order given, but behind all it needs.
-
-    Raises:
-        ValueError: jobs need each other, or one that neither is there nor has a run id in `known`.
-    """
+    """Each job once (of one run id the last), in the order given, but behind all it needs, there or in `known`."""
     by_id = {job.run_id: job for job in jobs}
     ordered: dict[str, Job] = {}
 
     def visit(job: Job, path: tuple[str, ...]) -> None:
         if job.run_id in path:
             raise ValueError(f"jobs need each other: {' -> '.join((*path, job.run_id))}")
-        for need in job.needs:
-            if need not in by_id and need not in known:
-                raise ValueError(f"job {job.run_id} needs {need}, which is not in the list")
-            if need in by_id and need not in ordered:
+        for need in job.needs if job.run_id not in ordered else ():
+            if need in by_id:
                 visit(by_id[need], (*path, job.run_id))
-        ordered[job.run_id] = job
+            elif need not in known:
+                raise ValueError(f"job {job.run_id} needs {need}, which is not in the list")
+        ordered[job.run_id] = job  # one that is there keeps its place
 
     for job in by_id.values():
-        if job.run_id not in ordered:
-            visit(job, ())
+        visit(job, ())
     return list(ordered.values())
 
 

@@ -30,10 +30,8 @@ class Ray(Engine):
 
     def _start(self, job: Job) -> Any:
         self._check(job)
-        options = self._do.options(
-            num_cpus=job.num_cpus, num_gpus=job.num_gpus, max_retries=self.max_retries, name=job.run_id
-        )
-        return options.remote(job.alone(), str(self.runs_dir))
+        options = {"num_cpus": job.num_cpus, "num_gpus": job.num_gpus, "max_retries": self.max_retries}
+        return self._do.options(**options, name=job.run_id).remote(job.alone(), str(self.runs_dir))
 
     def _check(self, job: Job) -> None:
         """Refuse a job for which no host is large enough, or warn if one may still join."""
@@ -90,10 +88,7 @@ def _do_remotely(job: Job, runs_dir: str) -> tuple[RunRecord, float] | StudyErro
 
 @contextlib.contextmanager
 def ray_cluster(runs_dir: str | Path, log: Log, address: str | None, max_retries: int) -> Iterator[Ray]:
-    """Join the cluster at `address` (`auto`: the one of this host), or start Ray here and stop it at the end.
-
-    A process that has joined one already stays joined; a `ParameterError` says that there is no Ray, or no cluster.
-    """
+    """Join the cluster at `address`, or start Ray here and stop it at the end; a `ParameterError` if there is none."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -102,9 +97,7 @@ def ray_cluster(runs_dir: str | Path, log: Log, address: str | None, max_retries
         raise ParameterError("engine='ray' needs Ray: `pip install ray`") from None
     own = not ray.is_initialized()
     if own:
-        quiet: dict[str, Any] = (
-            {"log_to_driver": False} if address else {"log_to_driver": False, "include_dashboard": False}
-        )
+        quiet: dict[str, Any] = {"log_to_driver": False, "include_dashboard": None if address else False}
         try:
             ray.init(address=address or "local", logging_level=logging.ERROR, **quiet)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:

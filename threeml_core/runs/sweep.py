@@ -17,11 +17,8 @@ from threeml_core.runs.engines import Engine, Inline, running_file, worker_pool
 from threeml_core.runs.jobs import Job, Plan
 from threeml_core.runs.record import RunRecord, read_metrics, run_folder
 
-_LINE_EVERY = 60.0
-"""Seconds between lines about a study that is waiting for its runs."""
-
-_LOOK_EVERY = 5.0
-"""Seconds between looks at the runs."""
+_LINE_EVERY = 60.0  # seconds between lines about a study that is waiting for its runs
+_LOOK_EVERY = 5.0  # seconds between looks at the runs
 
 
 def run_all(
@@ -36,13 +33,12 @@ def run_all(
     """Do what is missing and return the records of all, of jobs that followed from others (`Job.then`) too.
 
     A job that was killed starts again; one that ended in a recorded failure is finished, as it would fail again.
-    Finished runs are read with their files' sizes checked. A job starts as soon as all it needs is finished and
-    there is room for it.
+    A job starts as soon as all it needs is finished and there is room for it.
 
     Args:
         jobs: the study; a job given twice is one job.
         runs_dir: folder of all run folders; on Ray all hosts must see it under this name.
-        log: takes a line for each run, and now and then one about all. The count grows as jobs follow from others.
+        log: takes a line for each run, and now and then one about all.
         workers: of `inline`: processes at once, among which the cores are divided; 1: all in this process, with its
             progress lines. Small models keep two cores busier as two processes of one thread than as one of two.
         engine: `inline` or `ray`.
@@ -61,7 +57,7 @@ def run_all(
     ended = 0
     with _open(engine, 1 if single else workers, runs_dir, log, ray_address, ray_max_retries) as at_work:
         progress = _Progress(runs_dir, log)
-        while plan.waiting or at_work:
+        while plan.waiting or at_work.jobs:
             for job in plan.take_ready():
                 at_work.submit(job)
             progress.show(at_work.jobs, len(plan.waiting), ended)
@@ -71,7 +67,7 @@ def run_all(
                 ended += 1
                 said = f"score {record.metrics['score']:.3f}" if "score" in record.metrics else "done"
                 said = f"failed: {record.failure}" if record.failure else said
-                total = ended + left + len(at_work) + len(plan.waiting)
+                total = ended + left + len(at_work.jobs) + len(plan.waiting)
                 log(f"{ended}/{total} {job.title or job.run_id}: {said} ({seconds:.1f} s)")
         progress.show([], 0, ended)
     return plan.finished()
@@ -109,7 +105,7 @@ class _Progress:
         if self._table is None and time.monotonic() < self._said + _LINE_EVERY:
             return
         self._said = time.monotonic()
-        rows = [row for row in map(self._row, jobs) if row]
+        rows = list(filter(None, map(self._row, jobs)))
         counts = f"{ended} ended, {len(rows)} running, {len(jobs) - len(rows) + waiting} waiting"
         if self._table is not None:
             from IPython.display import HTML

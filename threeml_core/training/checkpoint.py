@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from safetensors import safe_open
@@ -175,9 +175,8 @@ def save_model(model: PreTrainedModel, folder: Path, tokenizer_folder: Path, pos
 
 
 def usable_positions(model: PreTrainedModel) -> int:
-    """Tokens that the position table has room for: RoBERTa's first position stands behind the padding's."""
-    encoder = model.config.encoder
-    return encoder.max_position_embeddings - encoder.pad_token_id - 1
+    """Tokens that there are positions for: RoBERTa's first one stands behind the padding's, ModernBERT has no table."""
+    return model.config.encoder.max_position_embeddings - cast(int, model.first_position)
 
 
 def refuse_foreign_files(folder: Path) -> None:

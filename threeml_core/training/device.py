@@ -36,13 +36,6 @@ def choose_device(config: StudyConfig, local_rank: int = 0) -> torch.device:
     return device
 
 
-def use_bf16(config: StudyConfig, device: torch.device) -> bool:
-    """bfloat16 autocast: as given, else on a GPU that has it; on a CPU it only costs time."""
-    if config.bf16 is not None:
-        return config.bf16
-    return device.type == "cuda" and torch.cuda.is_bf16_supported()
-
-
 def keep_freed_memory() -> None:
     """Have glibc keep what a step frees for the next one; elsewhere nothing happens.
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,6 +98,12 @@ class Processes:
         if isinstance(model, nn.parallel.DistributedDataParallel) and not last:
             return model.no_sync()
         return contextlib.nullcontext()
+
+    def average(self, gradients: Iterable[Tensor]) -> None:
+        """Average over all processes, in place: of a model that `share` has not got."""
+        for gradient in gradients if self.count > 1 else ():
+            dist.all_reduce(gradient)
+            gradient /= self.count
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum over all processes."""

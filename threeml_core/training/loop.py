@@ -27,6 +27,7 @@ from threeml_core.foundation.log import Log, no_line, print_line
 from threeml_core.foundation.processes import stop_requested
 from threeml_core.masking import CorruptedBatch
 from threeml_core.parameters.masking import KINDS, executed_statement, parse_mask_split
+from threeml_core.parameters.model import MODERN
 from threeml_core.runs.ledger import pretraining
 from threeml_core.runs.record import (
     RunRecord,
@@ -80,7 +81,7 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     """Pre-train one model, or return the record if that was done before, or go on where it was interrupted.
 
     Source: section 3.3 and Appendix A. Leaves `runs/pretrain/<run id>/` with `record.json`, `metrics.jsonl`,
-    `model/` (decoder included) and `encoder/` (an ordinary RoBERTa with tokenizer).
+    `model/` (decoder included) and `encoder/` (an ordinary RoBERTa or ModernBERT with tokenizer).
 
     Raises:
         StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
@@ -185,7 +186,8 @@ def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corrupt
                 f"{share:.0%} of the corrupted tokens; no perplexity is given for this kind"
             )
     if config.sources["layer_norm"] == "derived":
-        log(f"layer_norm=pre instead of post, which preset {config.preset} has: post-LN does not work for 3ML_cross")
+        what = "ModernBERT" if config.encoder == MODERN else "3ML_cross"
+        log(f"layer_norm=pre instead of post, which preset {config.preset} has: post-LN does not work for {what}")
     elif (config.architecture, config.layer_norm) == ("cross", "post"):
         log("warning: layer_norm=post, as given: the paper says that it does not work for 3ML_cross; it took pre")
 

@@ -14,9 +14,10 @@ from threeml_core.masking import IGNORE_INDEX, Batch, CorruptedBatch
 from threeml_core.models.build import build_model
 from threeml_core.training.batches import Batches, seed_of
 from threeml_core.training.checkpoint import TrainingState
-from threeml_core.training.device import keep_freed_memory, use_bf16
+from threeml_core.training.device import keep_freed_memory
 from threeml_core.training.distributed import Processes
 from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
+from threeml_core.training.precision import HalfCopy, train_in_bf16
 
 
 def count_of(batch: Batch) -> torch.Tensor:
@@ -57,6 +58,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, config)
         self.state = TrainingState()
         self.bf16, self.compiled = precision_of(config, device)
+        self.half = HalfCopy(self.model) if self.casts_once() else None
         forward: Any = self.model
         if self.compiled:
             # rows of unequal counts take Hugging Face's own way through the encoder, which looks at the mask's values
@@ -65,7 +67,11 @@ class Trainer:
             limits = torch._dynamo.config
             limits.recompile_limit = max(limits.recompile_limit, 8 + config.mask_rate_levels)
             forward = torch.compile(self.model, dynamic=False, fullgraph=whole, mode=config.torch_compile_mode)
-        self._forward = self.processes.share(forward)
+        self._forward = self.half.model if self.half else self.processes.share(forward)
+
+    def casts_once(self) -> bool:
+        """Does it train a `HalfCopy`? On a GPU, or compiled, autocast serves."""
+        return self.bf16 and self.device.type == "cpu" and not self.compiled
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """bfloat16 if the run uses it."""
@@ -104,6 +110,8 @@ class Trainer:
     def _gradients(self, own: Batch, count: torch.Tensor) -> torch.Tensor:
         """Accumulate the gradients of this process's share; its part of the loss."""
         self.optimizer.zero_grad(set_to_none=True)
+        if self.half:
+            self.half.refresh()
         total = torch.zeros((), device=self.device)
         parts = own.split(self.micro_batch_size)
         for number, part in enumerate(parts):
@@ -111,12 +119,14 @@ class Trainer:
                 torch.compiler.cudagraph_mark_step_begin()
             with self.processes.accumulate(self._forward, last=number == len(parts) - 1):
                 total += self._part(part, count, self.processes.rank * self.share + number * self.micro_batch_size)
+        if self.half:
+            self.processes.average(p.grad for p in self.model.parameters() if p.grad is not None)
         return total
 
     def _part(self, part: Batch, count: torch.Tensor, row: int) -> torch.Tensor:
         """Forward and backward of a micro-batch whose first sequence is `row` of the step."""
         torch.manual_seed(seed_of(self.config.seed, self.state.step, 1 + row))  # of dropout
-        with self.autocast():
+        with contextlib.nullcontext() if self.half else self.autocast():
             loss = loss_of(self._forward, part, count)
         # processes' gradients are averaged, but the count is that of all
         (loss * self.processes.count if self.processes.count > 1 else loss).backward()
@@ -151,12 +161,12 @@ class Trainer:
         return True
 
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """AdamW's, of the next step."""
         config = self.config
         return config.learning_rate * linear_warmup_decay(self.state.step, config.max_steps, config.warmup_ratio)
 
 
 def precision_of(config: StudyConfig, device: torch.device) -> tuple[bool, bool]:
-    """(bf16, torch_compile) with None decided: both on a GPU, neither on a CPU, where they only cost time."""
+    """(bf16, torch_compile) with None decided: both on a GPU; bf16 on a CPU that is faster with it."""
     gpu = device.type == "cuda"
-    return use_bf16(config, device), config.torch_compile if config.torch_compile is not None else gpu
+    return train_in_bf16(config, device), config.torch_compile if config.torch_compile is not None else gpu

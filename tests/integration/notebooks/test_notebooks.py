@@ -168,7 +168,7 @@ def test_a_run_that_fails_ends_with_one_line(small_arguments: list[str], tmp_pat
     done = papermill("notebooks/02_pretrain.ipynb", str(out), *small_arguments, "-p", "learning_rate", "1e30")
     assert done.returncode != 0
     last = done.stderr.rstrip().split("\n")[-1]
-    assert last.startswith("TrainingError: ") and "max_grad_norm=1.0" in last
+    assert last.startswith("NotFiniteError: ") and "max_grad_norm=1.0" in last
     (error,) = (o for cell in code_cells(out) for o in cell.outputs if o.output_type == "error")
     assert error.traceback == [last]
     assert not list((tmp_path / "runs").glob("pretrain/*/record.json"))

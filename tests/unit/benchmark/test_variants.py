@@ -33,8 +33,8 @@ def settings(corpus_file: Path, runs_dir: Path) -> dict[str, object]:
     }
 
 
-def test_arms() -> None:
-    names = [variant.name for variant in variants_of(make_config({}))]
+def test_variants() -> None:
+    names = [variant.name for variant in variants_of(make_config({"benchmark_rates": "0.4,0.5"}))]
     assert names == [
         "hf",
         "hf_bare",
@@ -53,19 +53,23 @@ def test_arms() -> None:
             make_config(wrong)
 
 
+@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
 @pytest.mark.parametrize("kind", ["hf", "hf_bare", "vanilla-15", "self-50", "cross-40"])
-def test_flops_of_an_arm_are_what_its_step_executes(kind: str, corpus_file: Path, runs_dir: Path) -> None:
+def test_flops_of_an_arm_are_what_its_step_executes(kind: str, encoder: str, corpus_file: Path, runs_dir: Path) -> None:
     """Forward and backward, by torch's counter; with dropout, as it is timed.
 
     The backward pass is twice the forward, but that nothing is propagated to the token ids; and our loss on a CPU
     makes its gradients in the forward pass. A CPU leaves out the logits of slots that hold no token.
     """
     given = {**settings(corpus_file, runs_dir), "benchmark_variants": "all", "benchmark_rates": "0.4,0.5"}
-    given |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    given |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "encoder": encoder}
     config = make_config(given)
     data = with_vocabulary(prepare_data(config), config)
     variant = next(variant for variant in variants_of(config) if variant.name == kind)
     runner = make_runner(variant, data, CPU)
+    if kind.startswith("hf"):
+        names = {"roberta": "RobertaPreLayerNormForMaskedLM", "modernbert": "ModernBertForMaskedLM"}
+        assert type(runner.model).__name__ == names[encoder]
     batch = runner.batch()
     with FlopCounterMode(display=False) as counter:
         runner.step(batch)

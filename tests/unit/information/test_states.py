@@ -24,6 +24,7 @@ from threeml_core.models.build import build_model
 from threeml_core.models.gather import take
 from threeml_core.parameters.architectures import ARCHITECTURES
 
+KINDS = [("roberta", "pre"), ("roberta", "post"), ("modernbert", "pre")]
 DiskUsage = namedtuple("DiskUsage", "total used free")
 
 
@@ -57,11 +58,14 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- layers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layer_norm", ["pre", "post"])
+@pytest.mark.parametrize(("encoder", "layer_norm"), KINDS)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @torch.no_grad()
-def test_mask_states_end_in_the_models_own_logits(architecture: str, layer_norm: str, small: dict) -> None:
-    config = make_config({**small, "architecture": architecture, "layer_norm": layer_norm})
+def test_mask_states_end_in_the_models_own_logits(
+    architecture: str, encoder: str, layer_norm: str, small: dict
+) -> None:
+    given = {"architecture": architecture, "encoder": encoder, "layer_norm": layer_norm, "local_attention": 8}
+    config = make_config({**small, **given})
     torch.manual_seed(0)
     model = build_model(config, 120, mask_token_id=4).eval()
     generator = torch.Generator().manual_seed(0)
@@ -74,16 +78,20 @@ def test_mask_states_end_in_the_models_own_logits(architecture: str, layer_norm:
     assert torch.allclose(logits, model(corrupted=batch).logits[:, :n_de], atol=1e-5)
     before = model.mask_states(batch, final_norm=False)
     assert all(torch.equal(a, b) for a, b in zip(layers[:-1], before[:-1], strict=True))
-    norm = model.encoder.LayerNorm if architecture == "vanilla" and layer_norm == "pre" else torch.nn.Identity()
-    norm = norm if architecture == "vanilla" else model.decoder_norm
+    if architecture == "vanilla":
+        names = {"modernbert": "final_norm", "roberta": "LayerNorm"}
+        norm = getattr(model.encoder, names[encoder], torch.nn.Identity())
+    else:
+        norm = model.decoder_norm
     assert torch.allclose(norm(before[-1]), layers[-1], atol=1e-6)
     assert torch.equal(before[-1], layers[-1]) == (layer_norm == "post")
 
 
-@pytest.mark.parametrize("layer_norm", ["pre", "post"])
+@pytest.mark.parametrize(("encoder", "layer_norm"), KINDS)
 @torch.no_grad()
-def test_vanilla_states_are_transformers_hidden_states(layer_norm: str, small: dict) -> None:
-    config = make_config({**small, "architecture": "vanilla", "layer_norm": layer_norm})
+def test_vanilla_states_are_transformers_hidden_states(encoder: str, layer_norm: str, small: dict) -> None:
+    given = {"architecture": "vanilla", "encoder": encoder, "layer_norm": layer_norm, "local_attention": 8}
+    config = make_config({**small, **given})
     model = build_model(config, 120, mask_token_id=4).eval()
     generator = torch.Generator().manual_seed(0)
     batch = corrupt(torch.randint(5, 120, (3, 32), generator=generator), Masking(4, (4,), 120), generator)

@@ -11,19 +11,21 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
-from tests.unit.models.test_models import VARIANTS, VOCAB, N, batch_of, make
+from tests.unit.models.test_models import KINDS, VARIANTS, VOCAB, N, batch_of, make
+from threeml_core.foundation.errors import ParameterError
 from threeml_core.models import attention, dropout
 from threeml_core.models.build import model_class
 from threeml_core.parameters.architectures import ARCHITECTURES
 
 
-@pytest.mark.parametrize("layer_norm", ["pre", "post"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("training", [True, False])
-def test_encoder_is_hugging_faces(layer_norm: str, training: bool) -> None:
+def test_encoder_is_hugging_faces(kind: str, training: bool) -> None:
     """One made by Hugging Face alone with the same weights gives the same states and gradients."""
-    _, model = make("vanilla", layer_norm)
+    _, model = make("vanilla", kind)
     ours, ids = model.encoder.train(training), batch_of().input_ids
-    theirs = AutoModel.from_config(model.config.encoder, add_pooling_layer=False).train(training)
+    pooling = {} if kind == "modern" else {"add_pooling_layer": False}
+    theirs = AutoModel.from_config(model.config.encoder, **pooling).train(training)
     theirs.load_state_dict(ours.state_dict())
     assert theirs.config._attn_implementation == "sdpa" and theirs.state_dict().keys() == ours.state_dict().keys()
     states = [encoder(ids).last_hidden_state for encoder in (theirs, ours)]
@@ -37,10 +39,16 @@ def test_encoder_is_hugging_faces(layer_norm: str, training: bool) -> None:
         assert torch.allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["pre", "modern"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_dropout_is_drawn_where_hugging_face_has_it(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sites and rates of a training step, in the fast path and in the ordinary forward; no other dropout is drawn."""
-    _, model = make(architecture, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
+def test_dropout_is_drawn_where_hugging_face_has_it(
+    architecture: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sites and rates of a training step, in the fast path and in the ordinary forward; no other dropout is drawn.
+
+    What comes out of ModernBERT's attention is dropped at the rate of its weights.
+    """
+    _, model = make(architecture, kind, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
     model.train()
     rates: list[float] = []
 
@@ -51,8 +59,9 @@ def test_dropout_is_drawn_where_hugging_face_has_it(architecture: str, monkeypat
     monkeypatch.setattr(dropout, "keep_mask", keep_all)
     monkeypatch.setattr(attention, "keep_mask", keep_all)
     layers, decoder_layers = 2, 0 if architecture == "vanilla" else 2
-    hidden = 1 + 2 * layers + (3 if architecture == "cross" else 2) * decoder_layers
-    weights = layers + (2 if architecture == "cross" else 1) * decoder_layers
+    in_hidden, in_weights = (1, 2) if kind == "modern" else (2, 1)
+    hidden = 1 + in_hidden * layers + (3 if architecture == "cross" else 2) * decoder_layers
+    weights = in_weights * layers + (2 if architecture == "cross" else 1) * decoder_layers
     batch, state = batch_of(), torch.get_rng_state()
     for given in ({"corrupted": batch}, {"input_ids": batch.input_ids}):
         rates.clear()
@@ -61,18 +70,22 @@ def test_dropout_is_drawn_where_hugging_face_has_it(architecture: str, monkeypat
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
-def test_hooks_fire_in_the_fast_path(architecture: str, layer_norm: str) -> None:
-    _, model = make(architecture, layer_norm)
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+def test_hooks_fire_in_the_fast_path(architecture: str, kind: str) -> None:
+    _, model = make(architecture, kind)
     called: list[str] = []
     for name, module in model.named_modules():
         if name and not isinstance(module, nn.ModuleList):
             module.register_forward_hook(lambda *_, name=name: called.append(name))
     model.train()(corrupted=batch_of())
-    layers = [name for name in called if name.startswith("encoder.encoder.layer.")]
-    for part in ("attention.self.query", "attention.self.key", "attention.output.dropout", "intermediate.dense", ""):
-        assert {f"encoder.encoder.layer.{i}.{part}".rstrip(".") for i in (0, 1)} <= set(layers)
-    assert {"encoder.embeddings.word_embeddings", "encoder"} <= set(called)
+    if kind == "modern":
+        words, layer, parts = "tok_embeddings", "encoder.layers", ("attn.Wqkv", "attn.out_drop", "mlp.Wi", "")
+    else:
+        parts = ("attention.self.query", "attention.self.key", "attention.output.dropout", "intermediate.dense", "")
+        words, layer = "word_embeddings", "encoder.encoder.layer"
+    for part in parts:
+        assert {f"{layer}.{i}.{part}".rstrip(".") for i in (0, 1)} <= set(called)
+    assert {f"encoder.embeddings.{words}", "encoder"} <= set(called)
 
 
 class LowRank(nn.Module):
@@ -134,13 +147,23 @@ def test_other_encoders(architecture: str, kind: str, tmp_path: Path) -> None:
     assert torch.equal(model_type.from_pretrained(tmp_path).eval()(corrupted=batch).loss, fast.loss)
 
 
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
-def test_gradient_checkpointing_changes_nothing(architecture: str, layer_norm: str) -> None:
+def test_an_encoder_that_cannot_work_is_refused() -> None:
+    """One line each: not known to transformers, and without position ids."""
+    model_type = model_class("self")
+    with pytest.raises(ParameterError, match="^encoder modernbret: transformers has no such model; take .*$"):
+        model_type.config_class(encoder={"model_type": "modernbret"})
+    config = model_type.config_class(encoder={"model_type": "roformer", "hidden_size": 32, "num_attention_heads": 4})
+    with pytest.raises(ParameterError, match="^encoder roformer: it takes no position_ids, .* roberta or modernbert$"):
+        model_type(config)
+
+
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+def test_gradient_checkpointing_changes_nothing(architecture: str, kind: str) -> None:
     """The same loss and gradients, dropout included, in both ways in; each layer is computed twice."""
-    _, model = make(architecture, layer_norm, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    _, model = make(architecture, kind, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     batch, calls = batch_of(), []
     for name, module in model.named_modules():
-        if name.endswith(("query", "linear1")):  # one per layer of the encoder and of the decoder
+        if name.endswith(("query", "linear1", "Wi")):  # one per layer of the encoder and of the decoder
             module.register_forward_hook(lambda *_: calls.append(1))
 
     def run(**given: Tensor) -> tuple[Tensor, list[Tensor], int]:
@@ -161,10 +184,11 @@ def test_gradient_checkpointing_changes_nothing(architecture: str, layer_norm: s
             assert torch.allclose(a, b, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", ["pre", "modern"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_attention_implementation_is_the_users(architecture: str, tmp_path: Path) -> None:
+def test_attention_implementation_is_the_users(architecture: str, kind: str, tmp_path: Path) -> None:
     """Files and configurations that others build from name none; who asks for one gets it."""
-    _, model = make(architecture)
+    _, model = make(architecture, kind)
     assert model.encoder.config._attn_implementation == attention.BYTE_DROPOUT
     assert model.config.encoder._attn_implementation != attention.BYTE_DROPOUT
     model.save_pretrained(tmp_path / "model")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import ModernBertConfig
+from transformers.models.modernbert.modeling_modernbert import ModernBertEncoderLayer, ModernBertRotaryEmbedding
 
 from tests.unit.models.test_models import N, make
 from threeml_core.models.decoder import DecoderLayer
@@ -70,11 +72,44 @@ def test_padding_is_torchs(layer_norm: str) -> None:
     visible, visible_memory = torch.ones(3, N, dtype=torch.bool), torch.ones(3, N_EN, dtype=torch.bool)
     visible[0, 20:], visible[1, :5], visible_memory[2, 4:] = False, False, False
     stock, ours = pair("self", layer_norm)
-    assert_same(stock, ours, stock(hidden, src_key_padding_mask=~visible), ours(hidden, visible=visible), hidden)
+    assert_same(stock, ours, stock(hidden, src_key_padding_mask=~visible), ours(hidden, key_mask=visible), hidden)
     stock, ours = pair("cross", layer_norm)
     expected = stock(hidden, memory, tgt_key_padding_mask=~visible, memory_key_padding_mask=~visible_memory)
-    found = ours(hidden, memory, visible=visible, visible_memory=visible_memory)
+    found = ours(hidden, memory, key_mask=visible, memory_mask=visible_memory)
     assert_same(stock, ours, expected, found, hidden, memory)
+
+
+@pytest.mark.parametrize("at_some", [False, True])
+def test_modern_layer_is_modernberts(at_some: bool) -> None:
+    """Its global encoder layer with the same weights, at the same positions; transformers turns them in fp32."""
+    _, model = make("self", "modern")
+    config = ModernBertConfig(
+        hidden_size=16, num_attention_heads=2, intermediate_size=48, num_hidden_layers=4, global_rope_theta=10_000.0
+    )
+    theirs, ours = ModernBertEncoderLayer(config, 3).double(), DecoderLayer(model.config, False).double()
+    names = {"attn_norm": "norm1", "attn.Wqkv": "self_attn.in_proj_weight", "attn.Wo": "self_attn.out_proj"}
+    names |= {"mlp_norm": "norm2", "mlp.Wi": "Wi", "mlp.Wo": "Wo"}
+    with torch.no_grad():
+        for there, here in names.items():
+            weight = theirs.get_parameter(f"{there}.weight").normal_(std=0.3)
+            ours.get_parameter(here if "in_proj" in here else f"{here}.weight").copy_(weight)
+    assert len(list(ours.parameters())) == len(list(theirs.parameters())) == len(names)
+    hidden, positions = inputs()[0], torch.stack([torch.randperm(99)[:N].sort().values for _ in range(3)])
+    angles = ModernBertRotaryEmbedding(config)(hidden, positions, "full_attention")
+    at = torch.stack([torch.randperm(N)[:7] for _ in range(3)]) if at_some else None
+    found, expected = ours(hidden, at=at, positions=positions), theirs(hidden, position_embeddings=angles)
+    assert (found - (expected if at is None else take(expected, at))).abs().max() < 1e-6
+
+
+def test_only_distances_count_in_the_modern_decoder() -> None:
+    """Between [MASK]s, and from them to the memory; without positions they are 0 to n - 1."""
+    _, model = make("cross", "modern", initialization="scaled")
+    layer, (hidden, memory) = model.decoder_layers[0].double(), inputs()
+    own, others = torch.arange(N)[None], torch.randperm(N)[None, :N_EN]
+    found = layer(hidden, memory, positions=own, memory_positions=others)
+    for given in ({"positions": own + 50, "memory_positions": others + 50}, {"memory_positions": others}):
+        assert (layer(hidden, memory, **given) - found).abs().max() < 1e-12
+    assert (layer(hidden, memory, positions=own + 1, memory_positions=others) - found).abs().max() > 1e-3
 
 
 def test_what_is_placed_can_be_taken() -> None:

@@ -15,10 +15,12 @@ from threeml_core import flops
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
 from threeml_core.models.build import build_model
+from threeml_core.models.gather import take
 from threeml_core.parameters.architectures import ARCHITECTURES
 
 VOCAB, N = 120, 24
-VARIANTS = list(itertools.product(ARCHITECTURES, ("pre", "post")))
+KINDS = ("pre", "post", "modern")
+VARIANTS = list(itertools.product(ARCHITECTURES, KINDS))
 
 
 @pytest.fixture
@@ -27,11 +29,13 @@ def restore_gradients():
     torch.set_grad_enabled(True)
 
 
-def make(architecture: str, layer_norm: str = "pre", **settings) -> tuple[StudyConfig, torch.nn.Module]:
+def make(architecture: str, kind: str = "pre", **settings) -> tuple[StudyConfig, torch.nn.Module]:
+    """A small model: RoBERTa's layers with pre-LN or post-LN, or ModernBERT's, of which the second one is local."""
+    modern = {"encoder": "modernbert", "local_attention": 8, "global_attn_every_n_layers": 2}
     config = make_config(
         {
             "architecture": architecture,
-            "layer_norm": layer_norm,
+            **(modern if kind == "modern" else {"layer_norm": kind}),
             "sequence_length": N,
             "max_position_embeddings": N + 2,
             "hidden_size": 32,
@@ -59,17 +63,15 @@ def batch_of(rows: int = 6, seed: int = 0, **settings) -> CorruptedBatch:
 
 
 @pytest.mark.usefixtures("restore_gradients")
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
 @pytest.mark.parametrize("visible_head", ["shared", "separate"])
 @pytest.mark.parametrize("gradients", [True, False])
-def test_fast_path_equals_ordinary_forward(
-    architecture: str, layer_norm: str, visible_head: str, gradients: bool
-) -> None:
+def test_fast_path_equals_ordinary_forward(architecture: str, kind: str, visible_head: str, gradients: bool) -> None:
     """The dense gather gives what a full-length run with the [MASK] keys hidden gives.
 
     Without gradients torch's layers take a fused path of their own, the one behind every reported perplexity.
     """
-    _, model = make(architecture, layer_norm, visible_head=visible_head)
+    _, model = make(architecture, kind, visible_head=visible_head)
     batch = batch_of()
     with_gradients = model(corrupted=batch).logits
     torch.set_grad_enabled(gradients)
@@ -97,17 +99,58 @@ def test_gathered_encoder_needs_the_original_positions() -> None:
     assert (renumbered - expected).abs().max() > 0.5
 
 
-def test_positions_are_robertas_own() -> None:
-    """What pre-training calls position i is what RoBERTa gives token i at fine-tuning."""
-    _, model = make("vanilla")
+@pytest.mark.parametrize("local_attention", [2, 8, 2 * N])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_windows_of_gathered_tokens_are_by_position(architecture: str, local_attention: int) -> None:
+    """In fp64: both ways in agree, gradients too, and padding on either side changes nothing.
+
+    transformers' own mask is another. A window of two tokens holds no kept token around many a [MASK].
+    """
+    _, model = make(architecture, "modern", local_attention=local_attention, initialization="scaled")
+    model, batch = model.double(), batch_of()
+    fast, ids = model(corrupted=batch), batch.input_ids
+    ordinary = model(ids, labels=batch.labels)
+    both = fast.logits, take(ordinary.logits, batch.corrupted_idx)
+    assert (both[0] - both[1]).abs().max() < 1e-12
+    weights = torch.linspace(-1, 1, both[0].numel()).view_as(both[0])
+    gradients = [torch.autograd.grad((x * weights).sum(), list(model.parameters())) for x in both]
+    for a, b in zip(*gradients, strict=True):
+        assert torch.allclose(a, b, rtol=1e-8, atol=1e-10)
+    assert fast.loss.item() == pytest.approx(ordinary.loss.item(), abs=1e-5)  # in fp32
+    left = torch.arange(N + 5) >= 5
+    for real in (left, left.flip(0)):
+        padded = torch.full((len(ids), N + 5), 1)
+        padded[:, real] = ids
+        assert (model(padded, real.long().expand(len(ids), -1)).logits[:, real] - ordinary.logits).abs().max() < 1e-12
+    tokens, positions = model.kept_tokens(batch)
+    by_index = model.encoder(tokens, position_ids=positions).last_hidden_state
+    same = (by_index - model.encoder_states(batch)).abs().max() < 1e-12
+    assert same == (architecture == "vanilla" or local_attention == 2 * N)
+
+
+def test_windows_need_masks() -> None:
+    """Flash attention would take windows by index; `eager` adds a mask to the scores."""
+    _, model = make("self", "modern")
+    expected = model(corrupted=batch_of()).logits
+    model.encoder.set_attn_implementation("eager")
+    assert (model(corrupted=batch_of()).logits - expected).abs().max() < 1e-5
+    model.encoder.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="^attn_implementation='flash_attention_2' .* take sdpa or eager$"):
+        model(corrupted=batch_of())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_positions_are_the_encoders_own(kind: str) -> None:
+    """What pre-training calls position i is what the exported encoder gives token i at fine-tuning."""
+    _, model = make("vanilla", kind)
     ids = batch_of().input_ids
     with_ours = model.encoder(ids, position_ids=model.position_ids(ids)).last_hidden_state
     assert torch.equal(with_ours, model.encoder(ids).last_hidden_state)
 
 
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
-def test_padding_changes_nothing(architecture: str, layer_norm: str) -> None:
-    _, model = make(architecture, layer_norm, max_position_embeddings=N + 10)
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+def test_padding_changes_nothing(architecture: str, kind: str) -> None:
+    _, model = make(architecture, kind, max_position_embeddings=N + 10)
     ids = batch_of().input_ids
     alone = model(ids).logits
     padding = torch.full((len(ids), 5), 1)
@@ -116,10 +159,11 @@ def test_padding_changes_nothing(architecture: str, layer_norm: str) -> None:
         assert (logits - alone).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("kind", ["pre", "modern"])
 @pytest.mark.parametrize("architecture", ["self", "cross"])
-def test_any_number_of_masks_a_row(architecture: str) -> None:
+def test_any_number_of_masks_a_row(architecture: str, kind: str) -> None:
     """Rows with no [MASK], one, and nothing but [MASK]s in one batch: finite, with finite gradients."""
-    _, model = make(architecture)
+    _, model = make(architecture, kind, attention_probs_dropout_prob=0.1)
     ids = batch_of(3).input_ids
     ids[0][ids[0] == 4] = 7
     ids[1, 1:] = 9
@@ -134,11 +178,11 @@ def test_any_number_of_masks_a_row(architecture: str) -> None:
 
 
 @pytest.mark.usefixtures("restore_gradients")
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
 @pytest.mark.parametrize("gradients", [True, False])
-def test_padding_changes_no_row_of_nothing_but_masks(architecture: str, layer_norm: str, gradients: bool) -> None:
+def test_padding_changes_no_row_of_nothing_but_masks(architecture: str, kind: str, gradients: bool) -> None:
     """No kept token, so nothing to attend to: neither the padding, whatever token it is, nor an encoded [MASK]."""
-    _, model = make(architecture, layer_norm, max_position_embeddings=N + 10)
+    _, model = make(architecture, kind, max_position_embeddings=N + 10)
     with torch.no_grad():
         for parameter in model.parameters():  # biases are zero at first
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -157,10 +201,10 @@ def test_padding_changes_no_row_of_nothing_but_masks(architecture: str, layer_no
         assert changed[4] > 1e-3 and changed[torch.arange(VOCAB) != 4].max() < 1e-6
 
 
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
-def test_attention_is_bidirectional(architecture: str, layer_norm: str) -> None:
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+def test_attention_is_bidirectional(architecture: str, kind: str) -> None:
     """The prediction at the first [MASK] depends on the last kept token and on the last [MASK]'s place."""
-    _, model = make(architecture, layer_norm)
+    _, model = make(architecture, kind)
     ids = torch.arange(5, 5 + N)[None].clone()
     ids[0, [1, 20]] = 4
     changed = ids.clone()
@@ -182,35 +226,38 @@ def test_the_encoder_never_sees_a_mask(architecture: str) -> None:
     assert torch.equal(model(corrupted=batch).logits, model(corrupted=other).logits)
 
 
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
-def test_initialisation(architecture: str, layer_norm: str) -> None:
-    _, model = make(architecture, layer_norm, hidden_size=128, initializer_range=0.02)
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+def test_initialisation(architecture: str, kind: str) -> None:
+    """N(0, 0.02); ModernBERT's own is cut at two deviations, and smaller where a layer adds to the residual stream."""
+    _, model = make(architecture, kind, hidden_size=128, initializer_range=0.02)
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2 and parameter.numel() > 4000:
-            assert parameter.std().item() == pytest.approx(0.02, rel=0.1), name
+            modern = kind == "modern" and name.startswith("encoder.")
+            factor = 0.88 * (0.5 if name.endswith("Wo.weight") else 1) if modern else 1
+            assert parameter.std().item() == pytest.approx(0.02 * factor, rel=0.1), name
         elif "norm" in name.lower() and name.endswith("weight"):
             assert torch.equal(parameter, torch.ones_like(parameter)), name
         elif name.endswith("bias"):
             assert torch.equal(parameter, torch.zeros_like(parameter)), name
     if architecture != "vanilla":
         assert model.mask_embedding.std().item() == pytest.approx(0.02, rel=0.5)
-        assert (model.decoder_positions.weight[1] == 0).all()
+        assert kind == "modern" or (model.decoder_positions.weight[1] == 0).all()
     loss = model(corrupted=batch_of()).loss.item()
     assert loss == pytest.approx(math.log(VOCAB), rel=0.05)
 
 
+@pytest.mark.parametrize("kind", ["pre", "modern"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_scaled_initialisation(architecture: str) -> None:
-    """Matrices by fan-in, positions as sinusoids at the scale of what they are added to, embeddings as BERT's."""
-    _, model = make(architecture, hidden_size=128, initialization="scaled")
+def test_scaled_initialisation(architecture: str, kind: str) -> None:
+    """Matrices by fan-in, positions as sinusoids at the scale of what they are added to, embeddings as before."""
+    _, model = make(architecture, kind, hidden_size=128, initialization="scaled")
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2 and "embeddings" not in name and "positions" not in name:
             assert parameter.std().item() == pytest.approx(parameter.shape[1] ** -0.5, rel=0.1), name
-    embeddings = model.encoder.embeddings
-    assert embeddings.word_embeddings.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    tables = {embeddings.position_embeddings: 0.02} | (
-        {} if architecture == "vanilla" else {model.decoder_positions: 0.5**0.5}
-    )
+    assert model.word_embedding.std().item() == pytest.approx(0.0176 if kind == "modern" else 0.02, rel=0.1)
+    tables = {} if kind == "modern" else {model.encoder.embeddings.position_embeddings: 0.02}
+    if kind == "pre" and architecture != "vanilla":
+        tables[model.decoder_positions] = 0.5**0.5
     for table, scale in tables.items():
         rows = table.weight[2 : N + 2]
         assert rows.square().mean().sqrt().item() == pytest.approx(scale, rel=0.01)
@@ -232,10 +279,10 @@ def test_dropout_rates_are_the_papers(architecture: str) -> None:
         assert architecture == "self" or layer.multihead_attn.dropout == 0.2
 
 
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
 @pytest.mark.parametrize("visible_head", ["shared", "separate"])
-def test_every_parameter_learns_and_is_counted(architecture: str, layer_norm: str, visible_head: str) -> None:
-    config, model = make(architecture, layer_norm, visible_head=visible_head)
+def test_every_parameter_learns_and_is_counted(architecture: str, kind: str, visible_head: str) -> None:
+    config, model = make(architecture, kind, visible_head=visible_head)
     assert sum(p.numel() for p in model.parameters()) == flops.parameter_count(config, VOCAB)
     model.train()(corrupted=batch_of()).loss.backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] in (
@@ -268,9 +315,9 @@ def test_micro_batches_give_the_gradient_of_one_big_batch(architecture: str) -> 
         assert torch.allclose(p.grad, whole[name], atol=1e-7), name
 
 
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
-def test_save_and_load(architecture: str, layer_norm: str, tmp_path: Path) -> None:
-    _, model = make(architecture, layer_norm, visible_head="separate")
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+def test_save_and_load(architecture: str, kind: str, tmp_path: Path) -> None:
+    _, model = make(architecture, kind, visible_head="separate")
     with torch.no_grad():
         for parameter in model.parameters():  # no value may survive by being the default
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -286,11 +333,12 @@ def test_save_and_load(architecture: str, layer_norm: str, tmp_path: Path) -> No
     assert loaded.config.mask_token_id == 4 and {**theirs, "dtype": None} == {**ours, "dtype": None}
 
 
+@pytest.mark.parametrize("kind", ["pre", "modern"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("size", [VOCAB + 7, VOCAB - 7, None])
-def test_resize_token_embeddings(architecture: str, size: int | None, tmp_path: Path) -> None:
+def test_resize_token_embeddings(architecture: str, size: int | None, kind: str, tmp_path: Path) -> None:
     """Embedding, head and both configurations follow; what was there stays; it can be saved, loaded and exported."""
-    _, model = make(architecture)
+    _, model = make(architecture, kind)
     ids = batch_of().input_ids
     ids[ids >= VOCAB - 7] = 9
     parameter = model.head_bias
@@ -315,14 +363,14 @@ def test_resize_token_embeddings(architecture: str, size: int | None, tmp_path: 
     model.encoder.save_pretrained(tmp_path / "encoder")
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()
     assert torch.equal(loaded(ids).logits, after.logits)
-    alone = AutoModel.from_pretrained(tmp_path / "encoder", add_pooling_layer=False)
+    alone = AutoModel.from_pretrained(tmp_path / "encoder")
     assert alone.config.vocab_size == len(alone.get_input_embeddings().weight) == size
 
 
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
-def test_hidden_states(architecture: str, layer_norm: str) -> None:
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+def test_hidden_states(architecture: str, kind: str) -> None:
     """The encoder's, one for each layer; the decoder's beside them; they are those behind the logits."""
-    _, model = make(architecture, layer_norm)
+    _, model = make(architecture, kind)
     batch = batch_of()
     plain = model(batch.input_ids, labels=batch.labels)
     assert plain.hidden_states is None and plain.decoder_hidden_states is None
@@ -377,18 +425,19 @@ def test_an_argument_that_means_nothing_is_refused(architecture: str) -> None:
     assert torch.equal(model(ids, **harmless).logits, model(ids).logits)
 
 
-@pytest.mark.parametrize(("architecture", "layer_norm"), VARIANTS)
-def test_exported_encoder_is_an_ordinary_roberta(architecture: str, layer_norm: str, tmp_path: Path) -> None:
-    _, model = make(architecture, layer_norm)
+@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+def test_exported_encoder_is_an_ordinary_one(architecture: str, kind: str, tmp_path: Path) -> None:
+    """A pooler or a head is drawn anew, nothing else is missing, and nothing is left over."""
+    _, model = make(architecture, kind)
     model.encoder.save_pretrained(tmp_path)
     ids = batch_of().input_ids
-    alone = AutoModel.from_pretrained(tmp_path, add_pooling_layer=False).eval()
-    assert type(alone).__name__ == {"pre": "RobertaPreLayerNormModel", "post": "RobertaModel"}[layer_norm]
-    assert torch.equal(alone(ids).last_hidden_state, model.encoder(ids).last_hidden_state)
+    alone, info = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
+    names = {"pre": "RobertaPreLayerNormModel", "post": "RobertaModel", "modern": "ModernBertModel"}
+    assert type(alone).__name__ == names[kind] and not info["unexpected_keys"]
+    assert all(name.startswith("pooler") for name in info["missing_keys"])
+    assert (alone.eval()(ids).last_hidden_state - model.encoder(ids).last_hidden_state).abs().max() < 1e-6
     _, info = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=3, output_loading_info=True)
-    assert sorted(info["missing_keys"]) == [
-        f"classifier.{part}.{kind}" for part in ("dense", "out_proj") for kind in ("bias", "weight")
-    ]
+    assert all(name.startswith(("classifier.", "head.")) for name in info["missing_keys"])
     assert not info["unexpected_keys"]
 
 
@@ -401,13 +450,14 @@ def test_ordinary_forward_needs_to_know_the_mask_token() -> None:
         model()
 
 
+@pytest.mark.parametrize("kind", ["pre", "modern"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_compiled_once_and_never_again(architecture: str) -> None:
+def test_compiled_once_and_never_again(architecture: str, kind: str) -> None:
     """One graph without a break for all micro-batches of a shape, whatever their tokens. The inductor is not needed
     to count graphs, and takes a minute."""
     from torch._dynamo.utils import counters
 
-    _, model = make(architecture, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    _, model = make(architecture, kind, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     torch._dynamo.reset()
     counters.clear()
     compiled = torch.compile(model.train(), dynamic=False, fullgraph=True, backend="aot_eager")

@@ -1,10 +1,13 @@
-"""Our vanilla model is transformers' RoBERTa: same weights, same logits, same loss."""
+"""Our vanilla model is transformers' RoBERTa or ModernBERT: same weights, same logits, same loss."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from transformers import (
+    AutoModelForMaskedLM,
+    ModernBertForMaskedLM,
     RobertaConfig,
     RobertaForMaskedLM,
     RobertaPreLayerNormConfig,
@@ -58,7 +61,28 @@ def test_vanilla_equals_roberta_for_masked_lm(layer_norm, config_class, model_cl
         theirs.lm_head.bias.copy_(ours.head_bias)
         theirs.lm_head.decoder.bias.copy_(ours.head_bias)
         theirs.lm_head.decoder.weight.copy_(ours.get_input_embeddings().weight)
+    assert_same(ours, theirs)
 
+
+def test_vanilla_equals_modernbert_for_masked_lm() -> None:
+    """In fp64, with a local layer, and with as many parameters."""
+    given = {"architecture": "vanilla", "encoder": "modernbert", "sequence_length": N, "hidden_size": 32}
+    given |= {"num_attention_heads": 4, "num_hidden_layers": 2, "local_attention": 8, "initialization": "scaled"}
+    config = make_config(given)
+    torch.manual_seed(0)
+    ours = build_model(config, VOCAB, mask_token_id=4).eval().double()
+    theirs = AutoModelForMaskedLM.from_config(ours.config.encoder).eval().double()
+    theirs.model.load_state_dict(ours.encoder.state_dict())
+    theirs.head.dense.load_state_dict(ours.head.dense.state_dict())
+    theirs.head.norm.load_state_dict(ours.head.layer_norm.state_dict())
+    with torch.no_grad():
+        theirs.decoder.bias.copy_(ours.head_bias.normal_())
+    assert isinstance(theirs, ModernBertForMaskedLM) and ours.num_parameters() == theirs.num_parameters()
+    assert_same(ours, theirs)
+
+
+def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
+    """Logits and loss of both ways in."""
     ids = torch.randint(5, VOCAB, (4, N))
     batch = corrupt(ids, Masking(4, (0, 1, 2, 3, 4), VOCAB), torch.Generator().manual_seed(0))
     expected = theirs(batch.input_ids, labels=batch.labels)

@@ -195,7 +195,7 @@ def tables(outcomes: list[Result]) -> list[Table]:
         parameter_table(config),
         parameter_table(config, "finetune"),
         cost_plan(config),
-        schedule_table("efficient-large"),
+        schedule_table(),
         study_plan(config, ["Table 1"]),
         comparison_table(first, [first, *others]),
         study_runs_table(outcomes, config),

@@ -27,29 +27,27 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_resume_is_bit_for_bit(architecture: str, schedule: str, small: dict, tmp_path: Path) -> None:
-    """With dropout on: weights after save, load and k more steps equal those of the uninterrupted run.
-
-    The mask rate of the schedule changes in the steps before and behind the state.
-    """
-    rate = {"mask_rate": 0.5, "mask_rate_schedule": schedule, "mask_rate_levels": 5, "max_steps": 8}
-    config = make_config({**small, **rate, "architecture": architecture, "hidden_dropout_prob": 0.1})
+def test_resume_is_bit_for_bit(architecture: str, encoder: str, optimizer: str, small: dict, tmp_path: Path) -> None:
+    """With dropout on: weights after save, load and k more steps equal those of the uninterrupted run."""
+    given = {"architecture": architecture, "encoder": encoder, "optimizer": optimizer, "hidden_dropout_prob": 0.1}
+    config = make_config({**small, **given})
     data = prepare_data(config)
     straight = Trainer(config, data, CPU)
-    for _ in range(4):
+    for _ in range(10):
         straight.update()
     states = SavedStates(tmp_path, keep=2)
     states.save(straight.model, straight.optimizer, straight.state)
-    expected_losses = [straight.update().item() for _ in range(4)]
+    expected_losses = [straight.update().item() for _ in range(10)]
     torch.manual_seed(999)
     resumed = Trainer(config, data, CPU)
     saved = states.newest(no_line)
     assert saved is not None
     resumed.state = load_training_state(saved, resumed.model, resumed.optimizer)
-    assert resumed.state.step == 4
-    assert [resumed.update().item() for _ in range(4)] == expected_losses
+    assert resumed.state.step == 10
+    assert [resumed.update().item() for _ in range(10)] == expected_losses
     assert same(state_of(resumed.model), state_of(straight.model))
     moments = [[t.optimizer.state[p] for p in t.model.parameters()] for t in (straight, resumed)]
     assert all(same(*pair) for pair in zip(*moments, strict=True))
