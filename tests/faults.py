@@ -350,6 +350,24 @@ BAD_INPUTS = [
         "rate-small", "a mask rate that masks no token", {"mask_rate": 0.001}, "masks no token in a sequence of 32"
     ),
     BadInput("rate-large", "a mask rate that leaves no token", {"mask_rate": 0.99}, "2 are special tokens and stay"),
+    BadInput(
+        "schedule",
+        "a mask-rate schedule that does not exist",
+        {"mask_rate_schedule": "linaer"},
+        "mask_rate_schedule='linaer': expected one of constant, linear, cosine, steps",
+    ),
+    BadInput(
+        "schedule-small",
+        "a schedule that ends without a masked token",
+        {"mask_rate_schedule": "linear", "mask_rate_end": 0.001},
+        "mask_rate_end=0.001 masks no token in a sequence of 32",
+    ),
+    BadInput(
+        "schedule-large",
+        "a schedule that leaves no token",
+        {"mask_rate_schedule": "steps", "mask_rate_end": 0.99},
+        "mask_rate_end=0.99 corrupts 32 of 32 tokens",
+    ),
     BadInput("learning-rate", "a negative learning rate", {"learning_rate": -1e-3}, "expected more than 0"),
     BadInput("dropout", "a dropout of 1", {"hidden_dropout_prob": 1}, "expected 0 or more and below 1"),
     BadInput("seed", "a negative seed", {"seed": -1}, "seed=-1: expected 0 to 2^32 - 1"),

@@ -13,15 +13,17 @@ from threeml_core.config import StudyConfig
 from threeml_core.masking import Masking, corrupt
 from threeml_core.models.build import build_model
 from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import levels_of
 from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 
 FILE = Path(__file__).with_name("losses.json")
 VOCAB, N, STEPS = 97, 32, 20
 KINDS = ("pre", "post", "modern")
 OPTIMIZERS = {"adamw": "", "muon": "-muon"}
+SCHEDULE = {"mask_rate": 0.5, "mask_rate_schedule": "linear", "mask_rate_end": 0.15}
 
 
-def curve(architecture: str, kind: str, by: str) -> list[float]:
+def curve(architecture: str, kind: str, by: str, **changes: Any) -> list[float]:
     """Losses in nats; blocks with a rule to learn (each token is its left neighbour plus one)."""
     modern: Any = {"encoder": "modernbert", "local_attention": 16, "global_attn_every_n_layers": 2}
     config = StudyConfig(
@@ -39,20 +41,22 @@ def curve(architecture: str, kind: str, by: str) -> list[float]:
         optimizer=by,
         max_steps=STEPS,
         batch_size=16,
+        **changes,
     )
     torch.manual_seed(0)
     model = build_model(config, VOCAB, mask_token_id=4).train()
     optimizer = make_optimizer(model, config)
-    masking = Masking(4, (0, 1, 2, 3, 4), VOCAB, 0.4)
+    rates = [level.rate for level in levels_of(config.parameters()) for _ in range(len(level))]
     losses = []
-    for step in range(STEPS):
+    for step, rate in enumerate(rates):
         generator = torch.Generator().manual_seed(step)
         first = torch.randint(0, VOCAB - 5, (16, 1), generator=generator)
         blocks = (first + torch.arange(N)) % (VOCAB - 5) + 5
         blocks[:, 0], blocks[:, -1] = 0, 2
         set_learning_rate(optimizer, config.learning_rate * linear_warmup_decay(step, STEPS, 0.06))
         optimizer.zero_grad()
-        loss = model(corrupted=corrupt(blocks, masking, generator), return_logits=False).loss
+        batch = corrupt(blocks, Masking(4, (0, 1, 2, 3, 4), VOCAB, rate), generator)
+        loss = model(corrupted=batch, return_logits=False).loss
         loss.backward()
         optimizer.step()
         losses.append(round(loss.item(), 6))
@@ -67,6 +71,13 @@ def test_golden_curve(architecture: str, kind: str, by: str) -> None:
     assert curve(architecture, kind, by) == pytest.approx(expected, rel=3e-3 if by == "muon" else 1e-3)  # by bfloat16
 
 
+@pytest.mark.parametrize("architecture", ["vanilla", "self"])
+def test_golden_curve_of_a_schedule(architecture: str) -> None:
+    expected = json.loads(FILE.read_text())[f"{architecture}-pre-schedule"]
+    assert curve(architecture, "pre", "adamw", **SCHEDULE) == pytest.approx(expected, rel=1e-3)
+
+
 if __name__ == "__main__":
     curves = {f"{a}-{k}{end}": curve(a, k, by) for by, end in OPTIMIZERS.items() for a in ARCHITECTURES for k in KINDS}
+    curves |= {f"{a}-pre-schedule": curve(a, "pre", "adamw", **SCHEDULE) for a in ("vanilla", "self")}
     FILE.write_text(json.dumps(curves, indent=1) + "\n")

@@ -159,7 +159,8 @@ def test_sessions_side_by_side(record: RunRecord) -> None:
 
 
 def test_measured_once_unless_it_gave_no_speed(record: RunRecord, corpus_file: Path, runs_dir: Path) -> None:
-    config = make_config(settings(corpus_file, runs_dir))
+    """A schedule of the mask rate is left out, so that it is the same benchmark."""
+    config = make_config({**settings(corpus_file, runs_dir), "mask_rate_schedule": "linear"})
     path = record.folder(runs_dir) / "record.json"
     lines: list[str] = []
     for again in (1.0, 1.2):
@@ -170,6 +171,8 @@ def test_measured_once_unless_it_gave_no_speed(record: RunRecord, corpus_file: P
         )
         assert found.run_id == record.run_id and ("mark" in found.metrics) is (again == 1.0)
     assert any("is finished" in line for line in lines) and any("measured again: too noisy" in line for line in lines)
+    assert lines[0] == "mask_rate_schedule=linear is left out: a benchmark measures constant mask rates"
+    assert benchmark_records(config)[-1].run_id == record.run_id
 
 
 def test_each_session_is_a_process_and_finished_ones_stay(corpus_file: Path, tmp_path: Path) -> None:

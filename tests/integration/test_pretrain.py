@@ -20,12 +20,14 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 import threeml_core.training.loop
 from tests.preloaded import Preloaded
 from threeml_core import flops
-from threeml_core.config import StudyConfig, make_config
+from threeml_core.config import StudyConfig, at_constant_rate, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import DamagedFileError, DivergedError, ParameterError, StudyError, TrainingError
 from threeml_core.foundation.log import no_line
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.notes import corruption_note
+from threeml_core.reporting.pretraining import comparable
+from threeml_core.runs.ledger import of_pretraining
 from threeml_core.runs.record import load_records, read_metrics, read_record
 from threeml_core.training.checkpoint import SavedStates
 from threeml_core.training.loop import planned_run, pretrain
@@ -158,6 +160,7 @@ def test_a_finished_run_is_not_repeated(own_runs: dict) -> None:
     "settings",
     [
         {"mask_counts": "probabilistic", "mask_rate": 0.3},
+        {"mask_counts": "probabilistic", "mask_rate_schedule": "cosine"},
         {"mask_special_tokens": True},
         {"max_grad_norm": 1.0},
         {"bf16": True},
@@ -187,6 +190,30 @@ def test_what_is_executed_is_said_and_is_one_run(own_runs: dict) -> None:
     assert pretrain(make_config({**vanilla, "mask_rate": 0.16}), no_line) == record
     note = corruption_note([record])
     assert note.count("0.15 as 0.1562 (4 [MASK]s, 0.5 replaced, 0.5 unchanged)") == 2 and "per sequence of 32" in note
+
+
+def test_a_schedule_is_said_recorded_and_found_again(own_runs: dict) -> None:
+    """Its cost is that of all steps; its validation, and so who it is compared with, is that of every run."""
+    lines: list[str] = []
+    given = {**own_runs, "architecture": "self", "mask_rate": 0.5}
+    config = make_config({**given, "mask_rate_schedule": "linear", "mask_rate_levels": 3})
+    record = pretrain(config, lines.append)
+    said = "0.5 to 0.15 (linear) as 0.5078 to 0.1562 in 3 levels, 0.3223 in the mean over the steps"
+    assert lines.count(f"mask rate {said} per 32 tokens") == 1 and said in corruption_note([record])
+    assert said in (record.folder(config.runs_dir) / "encoder" / "README.md").read_text()
+    assert record.run_id.startswith("self-32-") and record.metrics["mean_mask_rate"] == pytest.approx(0.32226, abs=1e-5)
+    rates = [(5, 0.5), (10, 0.325), (5, 0.15)]
+    costs = [flops.forward_flops(at_constant_rate(config, r), "exact", record.data["vocab_size"]) for _, r in rates]
+    spent = sum(3 * config.batch_size * steps * cost for (steps, _), cost in zip(rates, costs, strict=True))
+    assert record.flops["training"] == pytest.approx(spent, rel=1e-12)
+    constant = pretrain(make_config(given), no_line)
+    assert "mean_mask_rate" not in constant.metrics
+    assert constant.metrics["eval_corruption"] == record.metrics["eval_corruption"]
+    assert len(comparable(record, [record, constant])) == 2
+    for each, own in ((config, record), (at_constant_rate(config), constant)):
+        assert of_pretraining([record, constant], each) == [own]
+    assert of_pretraining([constant], make_config({**given, "mask_rate_end": 0.3})) == [constant]
+    assert not of_pretraining([record, constant], config.replace(mask_rate_levels=4))
 
 
 def test_a_validation_text_too_short_for_a_kind_says_so(own_runs: dict) -> None:

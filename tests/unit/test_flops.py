@@ -7,11 +7,12 @@ import itertools
 import pytest
 
 from threeml_core import flops
-from threeml_core.config import StudyConfig, make_config
+from threeml_core.config import StudyConfig, make_config, variant
 from threeml_core.models.build import build_model
 from threeml_core.models.counting import count_forward_flops
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import levels_of
+from threeml_core.study.experiments.table_3 import equal_budget
 
 LARGE, BASE = "efficient-large", "longer-base"
 
@@ -189,3 +190,25 @@ def test_equal_budget_integrates_over_the_schedule() -> None:
     assert flops.config_speedup(config, "exact") > constant
     own = flops.config_speedup(config, "exact", None)  # over the vanilla model with the same schedule
     assert own > flops.config_speedup(config, "exact")
+
+
+@pytest.mark.parametrize(
+    ("rate", "end", "speedups"),
+    [(0.3, 0.15, [0.99, 1.18, 1.19]), (0.75, 0.3, [0.94, 1.50, 1.51]), (0.75, 0.15, [0.95, 1.40, 1.41])],
+)
+def test_schedules_over_vanilla_15(rate: float, end: float, speedups: list[float]) -> None:
+    """In eight levels, as page 00 shows them: vanilla, 3ML_self, 3ML_cross."""
+    models = [preset(LARGE, name, rate) for name in ("vanilla", "self", "cross")]
+    models = [model.replace(mask_rate_schedule="linear", mask_rate_end=end) for model in models]
+    assert [round(flops.config_speedup(model, "exact"), 2) for model in models] == speedups
+
+
+def test_the_steps_of_an_equal_budget_with_a_schedule() -> None:
+    """As many as cost what the vanilla model at 15% does, which has no schedule."""
+    config = make_config({"preset": LARGE, "equal_budget": True, "mask_rate_schedule": "linear"})
+    found = equal_budget(config)
+    baseline = flops.forward_flops(preset(LARGE, "vanilla", 0.15)) * config.max_steps
+    models = [variant(config, **changes) for changes in found]
+    assert [model.mask_rate_schedule for model in models] == ["linear", "constant", "linear"]
+    for model in models:
+        assert flops.forward_flops(model) * model.max_steps == pytest.approx(baseline, rel=2e-4)

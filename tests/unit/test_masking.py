@@ -10,15 +10,6 @@ import torch
 
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.masking import CorruptedBatch, Masking, RaggedBatch, corrupt
-from threeml_core.parameters.masking import (
-    Level,
-    corruption_of,
-    executed_rates,
-    executed_statement,
-    levels_of,
-    mean_rate,
-    rate_label,
-)
 
 SPECIAL = (0, 1, 2, 3, 4)
 VOCAB = 200
@@ -136,61 +127,6 @@ def test_every_regular_token_is_equally_likely() -> None:
     rows = ids[1::3]  # without a </s> in the middle, places 1 to 30 are all candidates
     share = (draw(rows, mask_rate=0.5).labels != -100).double().mean(0)[1:-1]
     assert (share - 16 / 30).abs().max() < 5 * math.sqrt(0.25 / len(rows))
-
-
-def schedule(kind: str, **given: object) -> dict:
-    """A run from 50% to 15%."""
-    ends = {"mask_rate": 0.5, "mask_rate_end": 0.15, "sequence_length": 64, "mask_split": "80-10-10"}
-    more = {"mask_rate_levels": 8, "max_steps": 1000, "mask_counts": "exact"}
-    return {**ends, **more, "mask_rate_schedule": kind, **given}
-
-
-@pytest.mark.parametrize("steps", [1, 2, 7, 20, 1000])
-@pytest.mark.parametrize("levels", [2, 3, 8])
-@pytest.mark.parametrize("end", [0.15, 0.75])
-@pytest.mark.parametrize("kind", ["linear", "cosine", "steps"])
-def test_the_rate_of_each_step(kind: str, end: float, levels: int, steps: int) -> None:
-    """Every step has one rate, which is the curve's at the step's middle, rounded to a level half up."""
-    parameters = schedule(kind, mask_rate_end=end, mask_rate_levels=levels, max_steps=steps)
-    found = levels_of(parameters)
-    rates = [level.rate for level in found for _ in range(level.first, level.stop)]
-    assert len(rates) == steps and [level.first for level in found[1:]] == [level.stop for level in found[:-1]]
-    assert [level.rate for level in found] == pytest.approx(
-        [0.5 + (end - 0.5) * i / (levels - 1) for i in range(levels)]
-    )
-    for step, rate in enumerate(rates):
-        t = (step + 0.5) / steps
-        way = {"linear": t, "cosine": (1 - math.cos(math.pi * t)) / 2}.get(kind)
-        level = math.floor(t * levels + 1e-9) if way is None else math.floor((levels - 1) * way + 0.5 + 1e-9)
-        assert rate == found[level].rate, step
-        if way is not None:
-            assert abs(rate - (0.5 + (end - 0.5) * way)) <= abs(end - 0.5) / (levels - 1) / 2 + 1e-9
-
-
-def test_a_constant_rate_is_one_level() -> None:
-    assert levels_of(schedule("constant")) == [Level(0.5, 0, 1000)]
-    assert [len(level) for level in levels_of(schedule("steps", mask_rate_levels=4))] == [250] * 4
-    assert [len(level) for level in levels_of(schedule("linear", mask_rate_levels=3))] == [250, 500, 250]
-
-
-@pytest.mark.parametrize("counts", ["exact", "probabilistic"])
-def test_what_a_schedule_executes(counts: str) -> None:
-    """The counts of each level, and their mean over the steps; equal ends are a constant rate."""
-    parameters = schedule("linear", mask_counts=counts, max_steps=20)
-    executed = corruption_of(parameters)
-    assert executed["schedule"] == "linear" and len(executed["levels"]) == 8
-    for level, of in zip(levels_of(parameters), executed["levels"], strict=True):
-        assert of == corruption_of(schedule("constant", mask_counts=counts, mask_rate=level.rate))
-    steps = [rate for count, rate in executed_rates(parameters, executed) for _ in range(count)]
-    assert len(steps) == 20 and mean_rate(parameters, executed) == pytest.approx(sum(steps) / 20)
-    assert "0.5 to 0.15 (linear) as " in executed_statement(parameters, executed)
-    flat = schedule("cosine", mask_rate_end=0.5, mask_counts=counts)
-    assert corruption_of(flat) == corruption_of(schedule("constant", mask_counts=counts))
-
-
-def test_a_schedule_in_names() -> None:
-    assert [rate_label(schedule(kind)) for kind in ("constant", "linear")] == ["50%", "50→15%"]
-    assert rate_label(schedule("linear", mask_rate_end=0.5)) == rate_label({"mask_rate": 0.5}) == "50%"
 
 
 def test_same_generator_same_batch() -> None:

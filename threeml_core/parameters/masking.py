@@ -171,11 +171,11 @@ def levels_of(parameters: Mapping[str, Any]) -> list[Level]:
     return [Level(*level) for level in zip(rates, first[:-1], first[1:], strict=True)]
 
 
-def rate_label(parameters: Mapping[str, Any]) -> str:
-    """The mask rate as names of models have it: `40%`, or `50→15%` with a schedule. Older records have none."""
-    kind, rate = parameters.get("mask_rate_schedule", "constant"), f"{parameters['mask_rate']:.0%}"
-    end = rate if kind == "constant" else f"{parameters['mask_rate_end']:.0%}"
-    return rate if rate == end else f"{rate[:-1]}→{end}"
+def rate_label(parameters: Mapping[str, Any], form: str = ".0%") -> str:
+    """The mask rate as names of models have it: `40%`, or with a schedule, which older records lack, `50→15%`."""
+    has_one = parameters.get("mask_rate_schedule", "constant") != "constant"
+    ends = [f"{parameters[name]:{form}}" for name in ("mask_rate", "mask_rate_end")[: 1 + has_one]]
+    return "→".join(dict.fromkeys(ends)).replace("%→", "→")
 
 
 def corruption_of(parameters: Mapping[str, Any], evaluation: bool = False) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def comparison_table(record: RunRecord, others: Iterable[RunRecord]) -> Table:
     for r in comparable(record, others):
         p, m = r.parameters, r.metrics
         row = {"Run": "→ " * (r.run_id == record.run_id) + r.run_id, "Model": ARCHITECTURES[p["architecture"]].label}
-        row |= {"Mask rate": rate_label(p), "Split": p["mask_split"], "Seed": f"{p['seed']}"}
+        row |= {"Mask rate": rate_label(p, "g"), "Split": p["mask_split"], "Seed": f"{p['seed']}"}
         row["Perplexity, masked"] = f"{m['eval_perplexity_masked']:.1f}"
         row["Perplexity, all corrupted"] = f"{m['eval_perplexity']:.1f}"
         flops = f"{r.flops['speedup_over_vanilla_15']:.2f}×" if r.flops else "not counted"

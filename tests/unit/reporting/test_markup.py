@@ -22,7 +22,7 @@ from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.information.estimate import LayerInformation
 from threeml_core.reporting.commands import study_runs_table
 from threeml_core.reporting.corpus import corpus_table
-from threeml_core.reporting.cost import cost_plan, study_plan
+from threeml_core.reporting.cost import cost_plan, schedule_table, study_plan
 from threeml_core.reporting.figure_4 import figure_4, figure_4_values
 from threeml_core.reporting.finetuning import (
     ablation_table,
@@ -195,6 +195,7 @@ def tables(outcomes: list[Result]) -> list[Table]:
         parameter_table(config),
         parameter_table(config, "finetune"),
         cost_plan(config),
+        schedule_table(),
         study_plan(config, ["Table 1"]),
         comparison_table(first, [first, *others]),
         study_runs_table(outcomes, config),

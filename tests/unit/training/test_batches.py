@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from threeml_core.config import make_config
+from threeml_core.config import at_constant_rate, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.data.sequences import widen
+from threeml_core.foundation.errors import ParameterError
 from threeml_core.parameters.masking import corruption_counts
 from threeml_core.training.batches import Batches
 from threeml_core.training.checkpoint import SavedStates, load_training_state
@@ -81,3 +83,23 @@ def test_resume_across_a_level(small: dict, tmp_path: Path) -> None:
         second.update()
     for a, b in zip(whole.model.parameters(), second.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("counts", ["exact", "probabilistic"])
+def test_a_step_of_a_schedule_is_that_of_a_run_at_its_rate(counts: str, small: dict) -> None:
+    given = {**small, "mask_counts": counts, "mask_rate": 0.5, "max_steps": 6}
+    config = make_config({**given, "mask_rate_schedule": "steps", "mask_rate_levels": 3})
+    data = prepare_data(config)
+    batches = Batches(config, data, CPU)
+    for step, rate in ((5, 0.15), (0, 0.5), (2, 0.325)):
+        constant = Batches(at_constant_rate(config, rate), data, CPU)
+        assert torch.equal(batches[step].input_ids, constant[step].input_ids)
+        assert torch.equal(batches[step].labels, constant[step].labels)
+
+
+def test_the_text_is_checked_at_the_highest_rate(small: dict) -> None:
+    config = make_config({**small, "mask_rate": 0.3, "mask_rate_schedule": "linear", "mask_rate_end": 0.85})
+    data = prepare_data(config)
+    crowded = dataclasses.replace(data.train, max_special_tokens=8)
+    with pytest.raises(ParameterError, match="mask_rate=0.85 corrupts .* 8 special tokens that stay"):
+        Batches(config, dataclasses.replace(data, train=crowded), CPU)

@@ -32,3 +32,19 @@ def test_same_seed_same_run(small: dict) -> None:
         trainer = Trainer(config, data, CPU)
         losses.append([trainer.update().item() for _ in range(4)])
     assert losses[0] == losses[1]
+
+
+def test_each_level_of_a_schedule_is_compiled_once(small: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More levels than torch compiles by default; the inductor is not needed to count graphs."""
+    from torch._dynamo.utils import counters
+
+    honest = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, mode, **how: honest(model, backend="aot_eager", **how))
+    schedule = {"mask_rate": 0.6, "mask_rate_schedule": "steps", "mask_rate_levels": 9, "num_hidden_layers": 1}
+    config = make_config({**small, **schedule, "architecture": "vanilla", "torch_compile": True, "max_steps": 9})
+    torch._dynamo.reset()
+    counters.clear()
+    trainer = Trainer(config, prepare_data(config), CPU)
+    for _ in range(config.max_steps):
+        trainer.update()
+    assert counters["stats"]["unique_graphs"] == 9 and not counters["graph_break"]
