@@ -97,7 +97,7 @@ def test_what_was_executed_is_said() -> None:
     ("given", "message"),
     [
         ({"kind": "exponential"}, "mask_rate_schedule='exponential': expected one of constant, linear, cosine, steps"),
-        ({"levels": 1}, "mask_rate_levels=1: expected at least 2"),
+        ({"levels": 1}, "mask_rate_levels=1: expected 2 to 64"),
         ({"mask_rate_end": 0}, "mask_rate_end=0.0: expected a fraction above 0"),
         ({"mask_rate_end": 0.01}, r"mask_rate_end=0.01 masks no token in a sequence of 32: raise it to at least 0.02"),
         ({"mask_rate_end": 0.97}, r"mask_rate_end=0.97 corrupts 32 of 32 tokens, .* lower it to at most 0.957"),
