@@ -98,7 +98,7 @@ def test_it_is_decided_once(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> 
     """By a layer of this width, recorded beside the runs; a value given, or a compiled model, asks nothing."""
     config = make_config({**own_runs, "bf16": None})
     for measured, width, wanted in ((3.0, 32, True), (1.0, 32, True), (1.0, 64, False), (3.0, 64, False)):
-        monkeypatch.setattr(precision, "layer_speedup", lambda *sizes, measured=measured: measured)
+        monkeypatch.setattr(precision, "layer_speedup", lambda width, measured=measured: measured)
         assert precision_of(config.replace(hidden_size=width), CPU) == (wanted, False)
     assert [record.metrics for record in load_records(config.runs_dir, "precision")] == [
         {"speedup": 3.0},
