@@ -22,7 +22,6 @@ from threeml_core.foundation.log import Log, print_line
 from threeml_core.foundation.processes import LEAVE, available_cores, ended_with_us, leave_with
 from threeml_core.parameters.report import ReportParameters
 from threeml_core.runs.record import runs_named
-from threeml_core.study.ledger import find
 
 NOTEBOOKS = PROJECT_ROOT / "notebooks"
 
@@ -56,7 +55,7 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
             path.unlink()
         log(f"{len(sources) - len(stale)} of {len(sources)} notebooks are up to date")
         studied = any(source.stem[:2] in _STUDY for source in stale)
-        if studied and not config.plan_only and not all(result.is_finished for result in find(config)):
+        if studied and not config.plan_only:
             _run_study(given)
         alone = [[source] for source in stale if source.stem in (PERFORMANCE, LAST)]
         context, count = multiprocessing.get_context("spawn"), min(AT_ONCE, available_cores())

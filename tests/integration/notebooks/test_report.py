@@ -291,7 +291,7 @@ def two_notebooks(quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         work = nbformat.v4.new_code_cell(f"{text}print(preset, file=log.open('a'), end=' {name}\\n')")
         notebook(source / f"{name}.ipynb", nbformat.v4.new_markdown_cell(f"# {name}"), parameters, work)
     monkeypatch.setattr(execute, "NOTEBOOKS", source)
-    monkeypatch.setattr(execute, "find", lambda config: [])
+    monkeypatch.setattr(execute, "_run_study", lambda given: None)
     monkeypatch.setattr(execute, "ProcessPoolExecutor", Inline)
     return source
 
