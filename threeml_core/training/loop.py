@@ -124,8 +124,8 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
                         describe_device(environment, device)
                         leave_record(folder, identity, config, environment, **fields)
                         states.remove()
-                # before the group of processes: DDP's reducer, if it is the group's last owner, may wait for its threads
-                # for ever, as it holds the interpreter's lock that they need
+                # before the group of processes: DDP's reducer, as the group's last owner, may wait for the group's
+                # threads for ever, as it holds the interpreter's lock that they need
                 del trainer
                 processes.wait()
                 return read_record(folder)
