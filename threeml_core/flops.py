@@ -69,7 +69,7 @@ def prediction_flops(n_predicted: float, d_in: float, d_en: float, vocab: float)
 
 @dataclasses.dataclass(frozen=True)
 class TokenCounts:
-    """Tokens of one block, by role. Whole numbers in `exact` mode: [MASK]s, and slots for visible tokens."""
+    """Tokens of one sequence, by role. Whole numbers in `exact` mode: [MASK]s, and slots for visible tokens."""
 
     n: float
     n_masked: float
@@ -88,7 +88,7 @@ class TokenCounts:
 
 
 def token_counts(n: int, mask_rate: float, mask_split: str = "80-10-10", mode: Mode = "paper") -> TokenCounts:
-    """How many tokens of a block of n are masked and how many stay visible."""
+    """How many tokens of a sequence of n are masked and how many stay visible."""
     if mode == "exact":
         counts = corruption_counts(n, mask_rate, mask_split)
         return TokenCounts(n, counts.masked, counts.visible_slots)
@@ -187,13 +187,13 @@ def _widths(config: StudyConfig) -> tuple[int, int]:
     return config.hidden_size, config.decoder_hidden_size
 
 
-def training_flops(forward: float, batch_size: int, updates: float, mode: Mode = "paper") -> float:
-    """FLOPs of `updates` steps of `batch_size` blocks: 2bu forward passes (paper) or 3bu (exact)."""
-    return STEP_FACTOR[mode] * batch_size * updates * forward
+def training_flops(forward: float, batch_size: int, steps: float, mode: Mode = "paper") -> float:
+    """FLOPs of `steps` steps of `batch_size` sequences: 2bu forward passes (paper) or 3bu (exact)."""
+    return STEP_FACTOR[mode] * batch_size * steps * forward
 
 
 def speedup(baseline: float, model: float) -> float:
-    """How many times cheaper `model` is than `baseline`; both in forward FLOPs of a block."""
+    """How many times cheaper `model` is than `baseline`; both in forward FLOPs of a sequence."""
     return baseline / model
 
 

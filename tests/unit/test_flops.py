@@ -159,8 +159,8 @@ def test_a_last_block_needed_everywhere_is_a_block() -> None:
 
 
 def test_a_step_costs_three_forward_passes() -> None:
-    assert flops.training_flops(10.0, batch_size=4, updates=5, mode="exact") == 3 * 4 * 5 * 10
-    assert flops.training_flops(10.0, batch_size=4, updates=5, mode="paper") == 2 * 4 * 5 * 10
+    assert flops.training_flops(10.0, batch_size=4, steps=5, mode="exact") == 3 * 4 * 5 * 10
+    assert flops.training_flops(10.0, batch_size=4, steps=5, mode="paper") == 2 * 4 * 5 * 10
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "steps"])

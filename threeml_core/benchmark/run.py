@@ -17,7 +17,7 @@ from threeml_core.benchmark.scaling import measure_scaling
 from threeml_core.benchmark.session import in_new_process
 from threeml_core.benchmark.speed import matrix_product_ceiling, take_turns
 from threeml_core.benchmark.speeds import benchmark_records, scipy_stats, why_no_speed, why_no_verdict
-from threeml_core.benchmark.variants import make_runner, variants_of, with_vocabulary
+from threeml_core.benchmark.variants import at_its_best, make_runner, variants_of, with_vocabulary
 from threeml_core.config import BENCHMARK_PARAMETERS, StudyConfig, at_constant_rate, identity_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import BusyError
@@ -155,7 +155,8 @@ PAGE_WAIT = 10.0
 
 
 def _measure(session: _Session, load: Load, log: Log) -> dict[str, Any]:
-    config, device, data, variants = session.config, session.device, session.data, session.variants
+    config, device, data = session.config, session.device, session.data
+    variants = [at_its_best(variant, data, device) for variant in session.variants]
     parts = config.listed("benchmark_parts")
     bf16, _ = precision_of(config, device)
     metrics: dict[str, Any] = {

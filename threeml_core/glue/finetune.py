@@ -39,7 +39,7 @@ from threeml_core.training.loop import pretrain
 from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 from threeml_core.training.precision import use_bf16
 
-_CHECK_EVERY = 50  # updates between looks at the loss, each of which waits for a GPU
+_CHECK_EVERY = 50  # steps between looks at the loss, each of which waits for a GPU
 _EVAL_TOKENS = 16_384  # of a validation batch
 
 

@@ -56,8 +56,9 @@ def layer_speedup(width: int) -> float:
     Weights are cast on the way, as a step casts them. A whole step gains less, as the optimizer and the loss do not.
     """
     seconds: dict[torch.dtype, list[float]] = {torch.float32: [], torch.bfloat16: []}
-    states, scale = torch.randn(_TOKENS, width), torch.ones(width)
-    up, down = (torch.randn(shape, requires_grad=True) for shape in ((4 * width, width), (width, 4 * width)))
+    draw = functools.partial(torch.randn, generator=torch.Generator().manual_seed(0))  # the caller's seed stays
+    states, scale = draw(_TOKENS, width), torch.ones(width)
+    up, down = (draw(shape, requires_grad=True) for shape in ((4 * width, width), (width, 4 * width)))
     for _ in range(_TURNS):
         for dtype, turns in seconds.items():
             started = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +97,20 @@ def start_identity(config: StudyConfig) -> dict[str, str]:
     """
     if config.init_encoder is None:
         return {}
-    folder, _, tokenizer = open_checkpoint(config.init_encoder)
-    about, weights = read_json_object(folder / "config.json"), sorted(folder.glob("*.safetensors"))
-    refuse_other_vocabulary(config.init_encoder, tokenizer, config.vocab_size, about.get("pad_token_id"))
+    folder = find_checkpoint(config.init_encoder)[0]
+    files = tuple((path, (about := path.stat()).st_size, about.st_mtime_ns) for path in sorted(folder.iterdir()))
+    return {"init_encoder": _checked_content(config.init_encoder, config.vocab_size, files)}
+
+
+@functools.cache
+def _checked_content(source: str, vocab_size: int, files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Fingerprint of a checkpoint; read once as long as its `files` stay as they are, as a study asks for each run."""
+    folder, _, tokenizer = open_checkpoint(source)
+    refuse_other_vocabulary(source, tokenizer, vocab_size, read_json_object(folder / "config.json").get("pad_token_id"))
+    weights = [path for path, *_ in files if path.suffix == ".safetensors"]
     if not weights:
-        raise CheckpointError(f"checkpoint {config.init_encoder}: no weights in it; expected safetensors files")
-    return {"init_encoder": fingerprint([sha256_file(path) for path in (folder / "config.json", *weights)], 32)}
+        raise CheckpointError(f"checkpoint {source}: no weights in it; expected safetensors files")
+    return fingerprint([sha256_file(path) for path in (folder / "config.json", *weights)], 32)
 
 
 def load_start(model: MaskedLanguageModel, config: StudyConfig) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from threeml_core.benchmark.variants import make_runner, variants_of, with_vocabulary
+from threeml_core.benchmark import variants
+from threeml_core.benchmark.variants import HuggingFaceRunner, at_its_best, make_runner, variants_of, with_vocabulary
 from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import ParameterError
@@ -95,3 +98,30 @@ def test_both_ways_see_the_same_share_of_corrupted_tokens(corpus_file: Path, run
     assert theirs[0]["attention_mask"].all()
     share = (theirs[0]["labels"] != -100).float().mean().item()
     assert share == pytest.approx((ours.labels != -100).float().mean().item(), abs=0.06)
+
+
+def test_hugging_face_has_its_own_best_precision(
+    corpus_file: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU where ours take bfloat16; ours, and a precision that was given, stay as they are."""
+    config = make_config(settings(corpus_file, runs_dir))
+    data = prepare_data(config)
+    hf, ours = variants_of(config)[:2]
+    steps: list[bool | None] = []
+    step = HuggingFaceRunner.step
+
+    def slow_in_one(runner: HuggingFaceRunner, batch: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+        steps.append(runner.bf16)
+        time.sleep(0.5 * (runner.bf16 == slow))
+        return step(runner, batch)
+
+    monkeypatch.setattr(HuggingFaceRunner, "step", slow_in_one)
+    monkeypatch.setattr(variants, "precision_of", lambda config, device: (config.bf16 is not False, False))
+    for slow in (True, False):
+        assert at_its_best(hf, data, CPU).config.bf16 is not slow
+    assert steps == [False, False, True, True] * 2
+    assert at_its_best(ours, data, CPU) == ours
+    given = dataclasses.replace(hf, config=config.replace(bf16=True))
+    assert at_its_best(given, data, CPU) == given
+    monkeypatch.setattr(variants, "precision_of", lambda config, device: (False, False))
+    assert at_its_best(hf, data, CPU) == hf and len(steps) == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
+import threeml_core.training.start
 from tests.refusals import change, one_line
 from threeml_core import flops
 from threeml_core.config import StudyConfig, given_parameters, identity_parameters, load_preset, make_config, variant
@@ -274,3 +276,16 @@ def test_a_hub_name(given: dict, encoders: dict[str, Path], monkeypatch: pytest.
     assert asked == [("some/modernbert", False)]
     same = start_identity(start(given, encoders["modern"]))
     assert start_identity(config) == same and asked[1:] == [("some/modernbert", True)]
+
+
+def test_weights_are_read_once(
+    given: dict, encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study asks for the identity of each of its runs; weights may be gigabytes."""
+    folder = shutil.copytree(encoders["pre"], tmp_path / "start")
+    config, read = start(given, folder), list[str]()
+    known = start_identity(config)
+    monkeypatch.setattr(threeml_core.training.start, "sha256_file", lambda path: read.append(path.name) or "0")
+    assert start_identity(config.replace(seed=1)) == known and read == []
+    os.utime(folder / "model.safetensors", ns=(0, 0))
+    assert start_identity(config) != known and "model.safetensors" in read
