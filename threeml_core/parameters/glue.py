@@ -8,18 +8,16 @@ from threeml_core.parameters.parameter import (
     COUNT,
     COUNTS,
     NOT_NEGATIVE,
+    RATES,
     SEED,
     SHARE,
     at_least,
-    numbers,
     one_of,
     parameter,
 )
 
 RANDOM = "random:"
 """Stands before a checkpoint for its geometry and tokenizer without its weights."""
-
-_RATES = numbers(float, "learning rates such as '1e-5,3e-5'")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,10 +39,10 @@ class GlueParameters:
     num_trials: int | None = parameter(
         None, "points of a task's grid tried by each seed, drawn at random", COUNT, none="all"
     )
-    finetune_learning_rates: str = parameter("1e-5,3e-5,5e-5,8e-5", "grid: peak learning rates", _RATES)
+    finetune_learning_rates: str = parameter("1e-5,3e-5,5e-5,8e-5", "grid: peak learning rates", RATES)
     finetune_batch_sizes: str = parameter("16,32", "grid: sequences in a step", COUNTS)
     finetune_epochs: str = parameter("3,5,10", "grid: passes over the training set", COUNTS)
-    finetune_large_learning_rates: str = parameter("5e-5,8e-5", "the same for QQP, MNLI and QNLI", _RATES)
+    finetune_large_learning_rates: str = parameter("5e-5,8e-5", "the same for QQP, MNLI and QNLI", RATES)
     finetune_large_batch_sizes: str = parameter("32", "the same for QQP, MNLI and QNLI", COUNTS)
     finetune_large_epochs: str = parameter("3,5", "the same for QQP, MNLI and QNLI", COUNTS)
     finetune_select: str = parameter("last", "the epoch whose score counts", one_of(("last", "best")))

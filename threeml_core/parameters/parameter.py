@@ -106,6 +106,7 @@ POSITIVE = in_range("more than 0", lambda value: value > 0)
 NOT_NEGATIVE = in_range("0 or more", lambda value: value >= 0)
 SHARE = in_range("0 or more and below 1", lambda value: 0 <= value < 1)
 COUNTS = numbers(int, "whole numbers such as '16,32'")
+RATES = numbers(float, "learning rates such as '1e-5,3e-5'")
 SEED = in_range("0 to 2^32 - 1", lambda value: 0 <= value < 2**32)
 
 

@@ -11,6 +11,7 @@ from threeml_core.parameters.parameter import (
     COUNTS,
     NOT_NEGATIVE,
     POSITIVE,
+    RATES,
     Allowed,
     in_range,
     one_of,
@@ -63,6 +64,15 @@ class StudyParameters:
         None, "pre-training seeds of what only ablations need", COUNT, none="num_pretrain_seeds"
     )
     num_ablation_seeds: int | None = parameter(None, "fine-tuning seeds of all but Table 3", COUNT, none="num_seeds")
+    speedrun_target: float | None = parameter(
+        None, "11_speedrun: masked perplexity to which its rungs are timed", POSITIVE, none="no speedrun"
+    )
+    speedrun_steps: str = parameter(
+        "150,250,400,650,1000,1600,2500,4000", "budgets that a rung is given, until one reaches it; steps", COUNTS
+    )
+    sweep_steps: int = parameter(1600, "steps of each run that tunes a learning rate", COUNT)
+    sweep_learning_rates: str = parameter("1e-3,2e-3,4e-3", "learning_rate, of AdamW, is tuned over these", RATES)
+    sweep_muon_learning_rates: str = parameter("0.01,0.02,0.04", "muon_learning_rate is tuned over these", RATES)
     plan_only: bool = setting(
         False,
         "run nothing: 01 to 08 show what the records say, 04 to 06 with the plan",

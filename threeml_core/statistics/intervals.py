@@ -77,7 +77,11 @@ def ratio_interval(values: Sequence[float], level: float = 0.95) -> Interval:
 
     The mean is the geometric one: of a perplexity, the exponential of the mean cross-entropy.
     """
-    found = mean_interval([math.log(value) for value in values], level)
+    return exponential(mean_interval([math.log(value) for value in values], level))
+
+
+def exponential(found: Interval) -> Interval:
+    """Of an interval of logs, that of the values."""
     low, high = (None if bound is None else _exp(bound) for bound in (found.low, found.high))
     return Interval(_exp(found.mean), low, high, found.seeds)
 

@@ -70,6 +70,16 @@ def find(
     None: those in `runs_dir`. Those of other paths of text and tasks are passed over, unless `any_text` says that all
     are of these, by whatever paths they were given.
     """
+    return results_of(config, study_runs(config, experiments), records, any_text)
+
+
+def results_of(
+    config: StudyConfig,
+    runs: Iterable[StudyRun],
+    records: Iterable[RunRecord] | None = None,
+    any_text: bool = False,
+) -> list[Result]:
+    """As `find`, of these runs."""
     if records is None:
         records = [record for stage in ("pretrain", "finetune") for record in load_records(config.runs_dir, stage)]
     trained: dict[int, list[RunRecord]] = {}
@@ -80,7 +90,7 @@ def find(
         elif record.stage == "finetune" and (any_text or has_parameters(record, config, FINETUNE_MATCH)):
             tuned.setdefault(encoder_of(record), []).append(record)
     results = []
-    for run in study_runs(config, experiments):
+    for run in runs:
         answers = {seed: of_pretraining(trained.get(seed, ()), run.config.replace(seed=seed)) for seed in run.seeds}
         pretraining = {seed: found[-1] for seed, found in answers.items() if found}
         of_seeds = {seed: tuned[record.run_id] for seed, record in pretraining.items() if record.run_id in tuned}

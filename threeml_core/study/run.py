@@ -78,11 +78,12 @@ def _run(
             jobs += plan_jobs(dataclasses.replace(settings[way.tasks], config=way, encoder=encoder))
         return jobs
 
-    jobs = [_pretrain_job(run, seed, data, finetunings) for run in runs for seed in run.seeds]
+    jobs = [pretrain_job(run, seed, data, finetunings) for run in runs for seed in run.seeds]
     return find(config, chosen, do_jobs(jobs).values(), any_text=True)
 
 
-def _pretrain_job(run: StudyRun, seed: int, data: PreparedData, then: Callable[..., list[Job]]) -> Job:
+def pretrain_job(run: StudyRun, seed: int, data: PreparedData, then: Callable[..., list[Job]]) -> Job:
+    """The pre-training of a run with a seed; `then` takes the run and its record, see `Job.then`."""
     config = run.config.replace(seed=seed)
     device = choose_device(config)
     folder, identity = planned_run(config, data, device)
