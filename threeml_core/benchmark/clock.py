@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from threeml_core.benchmark.load import Patience, wait_until_idle
-from threeml_core.benchmark.run import code_fingerprint
+from threeml_core.benchmark.run import PAGE_WAIT, code_fingerprint
 from threeml_core.benchmark.speed import take_turns
 from threeml_core.benchmark.speeds import why_no_speed
 from threeml_core.benchmark.variants import Variant, at_its_best, make_runner
@@ -47,7 +47,7 @@ def measure_steps(
     folder = run_folder(config.runs_dir, STAGE, run_id(config.preset, known))
     if (folder / "record.json").exists() and not why_no_speed(read_record(folder)):
         return read_record(folder)
-    load = wait_until_idle(Patience(), True, log)
+    load = wait_until_idle(Patience(wait=PAGE_WAIT), False, log)
 
     def work(environment: dict[str, Any]) -> dict[str, Any]:
         environment["hardware"] = known["hardware"]

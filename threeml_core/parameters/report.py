@@ -15,7 +15,7 @@ class ReportParameters:
 
     STAGES = "report"
 
-    pages: str = setting("all", "notebooks of the report", PAGES)
+    pages: str = setting("all", "notebooks of the report; all: but 11_speedrun", PAGES)
     report_from: str = setting(
         "runs", "make report: does what is missing, or shows what is committed", one_of(("runs", "records"))
     )

@@ -29,6 +29,7 @@ AT_ONCE = 2  # notebooks: most of their time goes into importing, in one thread 
 LAST = "06_comparison"  # judges what the other notebooks found
 PERFORMANCE = "08_performance"  # measures time, so nothing else may run beside it
 _STUDY = ("04", "05", "06")  # show the study's runs
+_ALONE = ("11_speedrun",)  # a report by itself, of a preset that asks for it
 
 
 def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path, list[str]]:
@@ -77,7 +78,8 @@ def pages_of(config: StudyConfig) -> list[Path]:
     """
     notebooks = sorted(NOTEBOOKS.glob("*.ipynb"))
     numbers = [path.stem[:2] for path in notebooks]
-    parts = numbers if config.pages == "all" else [part.strip() for part in config.pages.split(",")]
+    usual = [path.stem[:2] for path in notebooks if path.stem not in _ALONE]
+    parts = usual if config.pages == "all" else [part.strip() for part in config.pages.split(",")]
     wanted = {part.zfill(2) for part in parts if part}
     if "" in parts or not wanted <= set(numbers):
         unknown = min(wanted - set(numbers), default="''")

@@ -27,7 +27,9 @@ def run_speedrun(
         StudyError: `speedrun_target` is missing; see `run_study`.
     """
     if config.speedrun_target is None:
-        raise ParameterError("speedrun_target is missing: give the masked perplexity to which the rungs are timed")
+        raise ParameterError(
+            "speedrun_target is missing: give the masked perplexity to which the rungs are timed, or -p preset speedrun"
+        )
     swept = run_study(config, [sweep_of(rungs)], log)
     if not config.plan_only:
         data = prepare_data(config, log)

@@ -63,6 +63,7 @@ def test_there_are_notebooks() -> None:
         "07_mutual_information",
         "08_performance",
         "10_your_own_text",
+        "11_speedrun",
     ]
 
 

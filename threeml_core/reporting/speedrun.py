@@ -1,0 +1,185 @@
+"""The speedrun: what each rung gains in time to one masked perplexity, and how its learning rate was chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from threeml_core.benchmark.speeds import noise, text_of, why_no_speed
+from threeml_core.config import StudyConfig
+from threeml_core.foundation.files import fingerprint
+from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.masking import rate_label
+from threeml_core.reporting.style import GREY, Figure, drawing, look_of
+from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.runs.record import read_metrics
+from threeml_core.statistics.intervals import Interval, ratio_interval
+from threeml_core.study.results import Result
+from threeml_core.study.rungs import (
+    TUNED,
+    Climbed,
+    clock_record,
+    end_of,
+    gain,
+    recipe_of,
+    steps_to,
+    timed_name,
+    turns_of,
+)
+
+
+def ladder_table(found: Sequence[Climbed]) -> Table:
+    """Steps and core-seconds of each rung, and how many times less that is than one rung below and than the first."""
+    rows = []
+    for below, of in zip([None, *found], found, strict=False):
+        row = {"Switched on": of.rung.name, "Steps": _steps(of)}
+        row["ms per step"] = MISSING if of.seconds is None else f"{1000 * of.seconds:.1f}"
+        known = [time for time in of.times.values() if math.isfinite(time)]
+        whole = bool(known) and len(known) == len(of.times)
+        row["Core-seconds"] = f"{ratio_interval(known).mean:.1f}" if whole else MISSING
+        row["Times less than the rung below"] = _times(below, of)
+        rows.append({**row, "Times less than the first": _times(found[0] if below else None, of)})
+    target, seeds = found[0].target, max(len(of.ends) for of in found)
+    return Table(
+        rows,
+        f"Time to a masked perplexity of {target:g} on held-out text, each rung with all those above it in the table; "
+        f"mean over {seeds} seed{'s' * (seeds != 1)} with its 95% interval",
+    )
+
+
+def _steps(of: Climbed) -> str:
+    if not of.steps:
+        return NOT_RUN
+    if missing := [seed for seed, steps in of.steps.items() if math.isinf(steps)]:
+        most = max(max(ends) for ends in of.ends.values())
+        return f"not within {most:,} (seed {', '.join(map(str, missing))})"
+    at_most = "at most " * any(len(ends) == 1 for ends in of.ends.values())
+    return at_most + _text(ratio_interval(list(of.steps.values())), 0)
+
+
+def _times(slower: Climbed | None, faster: Climbed) -> str:
+    found = None if slower is None else gain(slower, faster)
+    return MISSING if found is None else _text(found, 2)
+
+
+def _text(found: Interval, digits: int) -> str:
+    text = f"{found.mean:,.{digits}f}"
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} ({found.low:,.{digits}f} to {found.high:,.{digits}f})"
+
+
+def answer(found: Sequence[Climbed]) -> str:
+    """The whole ladder in a few sentences: the fastest rung against the first, what did not pay, what is undecided."""
+    over_first = {of.rung.name: value for of in found[1:] if (value := gain(found[0], of))}
+    if not over_first:
+        return f"The first rung has not reached a masked perplexity of {found[0].target:g}: no gain can be given."
+    best = max(over_first, key=lambda name: over_first[name].mean)
+    said = [f"The fastest is the rung “{best}”: {_text(over_first[best], 1)} times less time than the first."]
+    lost: list[str] = []
+    undecided: list[str] = []
+    for below, of in zip(found, found[1:], strict=False):
+        own = gain(below, of)
+        if own is None or own.low is None or own.high is None or own.low > 1:
+            continue
+        (lost if own.high < 1 else undecided).append(f"{of.rung.name} ({_text(own, 2)})")
+    if lost:
+        said.append(f"Costs more than it gains, at this size: {'; '.join(lost)}.")
+    if undecided:
+        said.append(f"Undecided: {'; '.join(undecided)}.")
+    return " ".join(said)
+
+
+def plot_ladder(found: Sequence[Climbed]) -> Figure:
+    """Left: core-seconds of each rung, a dot a seed. Right: perplexity at the end of each budget against its time."""
+    names = [of.rung.name for of in found]
+    colours = [look_of(_architecture(of))["color"] if of.rung.ours else GREY for of in found]
+    with drawing(2, height=0.8 + 0.36 * len(found)) as (figure, (left, right)):
+        for place, (of, colour) in enumerate(zip(found, colours, strict=True)):
+            times = [time for time in of.times.values() if math.isfinite(time)]
+            left.scatter(times, [-place] * len(times), s=18, alpha=0.6, color=colour)
+            if times:
+                left.scatter(ratio_interval(times).mean, -place, marker="|", s=160, color=colour)
+            shade = 0.35 + 0.65 * place / max(1, len(found) - 1)
+            for ends in of.ends.values():
+                some = [(steps * (of.seconds or math.nan), end) for steps, end in ends.items() if math.isfinite(end)]
+                right.plot(*zip(*some, strict=True), color=colour, alpha=shade, linewidth=1, marker=".", markersize=4)
+        left.set_yticks([-place for place in range(len(names))], names, fontsize=9)
+        left.set(xscale="log", xlabel="core-seconds to the target")
+        right.axhline(found[0].target, color=GREY, linestyle="-.")
+        right.set(xscale="log", yscale="log", xlabel="core-seconds of a run", title="masked perplexity at its end")
+        left.grid(axis="y", visible=False)
+    means = {of.rung.name: ratio_interval(list(of.times.values())).mean for of in found if _reached(of)}
+    said = "; ".join(f"{name}: {mean:.0f}" for name, mean in means.items())
+    return Figure(
+        figure,
+        f"Left: core-seconds to a masked perplexity of {found[0].target:g}, a dot a seed: {said or NOT_RUN}. Right: "
+        "the runs of each rung and seed, from few steps to as many as it needs; grey Hugging Face's, later rungs "
+        "darker; the line is the target.",
+    )
+
+
+def _reached(of: Climbed) -> bool:
+    return bool(of.times) and all(map(math.isfinite, of.times.values()))
+
+
+def _architecture(of: Climbed) -> str:
+    return str(of.rung.changes.get("architecture")) if not of.results else of.results[0].run.config.architecture
+
+
+def sweep_table(swept: Sequence[Result], config: StudyConfig) -> Table:
+    """Each recipe at each rate: perplexity, the best rate, and the time to the target on the curve of its run."""
+    clock = clock_record(config)
+    seconds = {name: float(np.median(turns)) for name, turns in turns_of(clock).items()} if clock else {}
+    groups: dict[str, list[Result]] = {}
+    for result in swept:
+        groups.setdefault(fingerprint(recipe_of(result.run.config)), []).append(result)
+    rows = []
+    for results in groups.values():
+        c = results[0].run.config
+        rate = TUNED[c.optimizer]
+        ends = [(o, end) for o in results for end in map(end_of, o.pretraining.values())]
+        best = min(ends, key=lambda pair: pair[1], default=(None,))[0]
+        place = "" if c.encoder != "roberta" else f", {c.layer_norm}-LN, {c.initialization} initialisation"
+        row = {"Encoder": c.encoder + place, "Optimizer": c.optimizer}
+        row["Model"] = f"{ARCHITECTURES[c.architecture].label}-{rate_label(c.parameters())}"
+        row["Perplexity by rate"] = ", ".join(f"{getattr(o.run.config, rate):g}: {end:.1f}" for o, end in ends)
+        row["Best rate"] = NOT_RUN if best is None else f"{getattr(best.run.config, rate):g}"
+        second = seconds.get(timed_name(c), math.nan)
+        row["ms per step"] = MISSING if math.isnan(second) else f"{1000 * second:.1f}"
+        steps = _crossing(best, config) if best else math.inf
+        row["Steps to the target"] = f"{steps:.0f}" if math.isfinite(steps) else f"not within {c.max_steps:,}"
+        rows.append({**row, "Core-seconds": f"{steps * second:.1f}" if math.isfinite(steps * second) else MISSING})
+    rates = len(config.listed("sweep_learning_rates"))
+    return Table(
+        rows,
+        f"Tuned alike: every recipe at {rates} rates, {config.sweep_steps:,} steps, one seed; perplexity at [MASK]s at "
+        f"the end, and where the curve of the best run passes {config.speedrun_target:g}",
+    )
+
+
+def _crossing(result: Result, config: StudyConfig) -> float:
+    """Steps at which the validation curve of a run passes the target; it was not made to be there early."""
+    assert config.speedrun_target is not None
+    record = next(iter(result.pretraining.values()))
+    lines = read_metrics(record.folder(config.runs_dir) / "metrics.jsonl")
+    key = "eval_perplexity_masked"
+    return steps_to(config.speedrun_target, {line["step"]: line[key] for line in lines if key in line})
+
+
+def clock_statement(config: StudyConfig) -> str:
+    """When and where the clock was measured, and how noisy it was."""
+    record = clock_record(config)
+    if record is None:
+        return "The clock has not been measured."
+    floor = noise(record)
+    assert floor is not None
+    hardware, rounds = record.environment["hardware"], len(next(iter(record.metrics["turns"].values()))["seconds"])
+    where = hardware.get("gpu", f"one thread of {hardware['cpu']}")
+    doubt = why_no_speed(record)
+    return (
+        f"Clock: {rounds} rounds in turns on {where}; the second rung against itself {text_of(floor, 3)}."
+        f"{f' In doubt: {doubt}.' if doubt else ''} Record: {record.run_id}."
+    )
