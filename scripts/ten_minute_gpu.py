@@ -14,13 +14,13 @@ from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import ParameterError, TrainingError, command_line
 from threeml_core.foundation.files import find_path
 from threeml_core.foundation.log import print_line
-from threeml_core.glue.encoders import open_encoder
 from threeml_core.glue.finetune import finetune_glue, load_tasks
 from threeml_core.runs.archive import write_archive
 from threeml_core.runs.record import STAGES, load_records
 from threeml_core.study.experiment import comparison_config
 from threeml_core.study.ledger import study_runs
 from threeml_core.study.run import prepare as prepare_record
+from threeml_core.training.encoders import open_encoder
 from threeml_core.training.loop import pretrain
 
 PRESET = "ten-minute-gpu"

@@ -21,11 +21,11 @@ from tests.jobs import die, die_once, fail, hold, leave_host, preempted_once, se
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import LockedError, ParameterError, TrainingError
 from threeml_core.foundation.files import PROJECT_ROOT, exclusive
-from threeml_core.glue.encoders import open_encoder
 from threeml_core.glue.finetune import finetune_glue, load_tasks
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, load_records
 from threeml_core.runs.sweep import run_all
+from threeml_core.training.encoders import open_encoder
 
 ray = pytest.importorskip("ray", reason="needs the extra `cluster`")
 

@@ -27,7 +27,7 @@ from threeml_core.config import make_config
 from threeml_core.data.corpus import load_corpus
 from threeml_core.data.tokenizer import load_tokenizer
 from threeml_core.foundation.errors import StudyError
-from threeml_core.glue.encoders import open_encoder
+from threeml_core.training.encoders import open_encoder
 from threeml_core.glue.readers import load_task
 from threeml_core.glue.tasks import GLUE_TASKS
 

@@ -27,13 +27,13 @@ from threeml_core.data.corpus import load_corpus
 from threeml_core.data.prepare import load_prepared, prepare_data
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
-from threeml_core.glue.encoders import open_encoder
 from threeml_core.glue.predictions import load_predictions
 from threeml_core.glue.readers import load_task
 from threeml_core.glue.tasks import GLUE_TASKS, select_tasks
 from threeml_core.information import measure as mutual_information
 from threeml_core.reporting import execute
 from threeml_core.runs.record import describe_environment
+from threeml_core.training.encoders import open_encoder
 
 # -- other files of others ------------------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from threeml_core.config import StudyConfig, parse_arguments
 from threeml_core.foundation.errors import ParameterError, command_line
-from threeml_core.glue.encoders import open_encoder
 from threeml_core.glue.finetune import finetune, load_tasks, make_setting
 from threeml_core.glue.metrics import interval
 from threeml_core.glue.protocol import planned_tasks, runs_of
+from threeml_core.training.encoders import open_encoder
 
 
 def rounds_of(config: StudyConfig, checkpoint: str, rounds: int) -> np.ndarray:

@@ -23,7 +23,6 @@ from threeml_core.foundation.files import atomic_file, exclusive, fingerprint, j
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.glue.baselines import baseline_job
 from threeml_core.glue.encode import EncodedSplit, EncodedTask, encode_task, evaluation_batches, training_batches
-from threeml_core.glue.encoders import Encoder, load_classifier, open_encoder, save_encoder
 from threeml_core.glue.ledger import TRAINING_PARAMETERS, glue, glue_study, pretrain_config, untrained_config
 from threeml_core.glue.metrics import constant_answers, task_metrics, task_score
 from threeml_core.glue.predictions import FILE, Predictions, write_parquet
@@ -35,6 +34,7 @@ from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_jobs
 from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory
+from threeml_core.training.encoders import Encoder, load_classifier, open_encoder, save_encoder
 from threeml_core.training.loop import pretrain
 from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 from threeml_core.training.precision import use_bf16

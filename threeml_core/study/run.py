@@ -12,7 +12,6 @@ from threeml_core.config import DATA_PARAMETERS, StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import NotFiniteError, TrainingError
 from threeml_core.foundation.log import Log, no_line, print_line
-from threeml_core.glue.encoders import open_encoder
 from threeml_core.glue.finetune import Setting, load_tasks, make_setting, plan_jobs
 from threeml_core.runs.jobs import Job, Plan
 from threeml_core.runs.ledger import find as find_records
@@ -23,6 +22,7 @@ from threeml_core.study.experiment import Experiment, StudyRun
 from threeml_core.study.ledger import chosen_experiments, find, study_runs
 from threeml_core.study.results import Result
 from threeml_core.training.device import choose_device
+from threeml_core.training.encoders import open_encoder
 from threeml_core.training.evaluation import corruption_example, fixed_corruption, masking_of, validation_sequences
 from threeml_core.training.loop import STAGE, planned_run, pretrain
 

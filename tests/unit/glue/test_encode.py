@@ -15,9 +15,9 @@ from transformers import PreTrainedTokenizerFast
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import StudyError
 from threeml_core.glue.encode import EncodedSplit, encode_task, evaluation_batches, training_batches
-from threeml_core.glue.encoders import load_classifier, open_encoder
 from threeml_core.glue.readers import load_task
 from threeml_core.glue.tasks import GLUE_TASKS
+from threeml_core.training.encoders import load_classifier, open_encoder
 
 
 def encoded_split(folder: Path, glue: Path, task: str, tokenizer: PreTrainedTokenizerFast) -> EncodedSplit:

@@ -17,9 +17,9 @@ from threeml_core.config import StudyConfig
 from threeml_core.data.tokenizer import load_tokenizer, train_tokenizer
 from threeml_core.foundation.errors import CheckpointError, ParameterError, StudyError
 from threeml_core.foundation.log import no_line
-from threeml_core.glue.encoders import load_classifier, max_positions, open_encoder
 from threeml_core.glue.finetune import Setting, load_tasks, make_setting
 from threeml_core.information import measure as mutual_information
+from threeml_core.training.encoders import load_classifier, max_positions, open_encoder
 
 
 def setting_of(config: StudyConfig, checkpoint: Path | str) -> Setting:

@@ -1,4 +1,4 @@
-"""Any Hugging Face encoder as the start of fine-tuning: found, checked, and given a new head."""
+"""Any Hugging Face encoder, found and checked; under a new head for fine-tuning."""
 
 from __future__ import annotations
 
