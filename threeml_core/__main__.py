@@ -61,6 +61,17 @@ def information(config: StudyConfig) -> None:
         print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
 
 
+def probe(config: StudyConfig) -> None:
+    """Probe frozen encoders, such as `threeml probe FOLDER ... -p ud FOLDER`; without any the study's."""
+    from threeml_core.reporting.probing import difference_table, probe_table
+    from threeml_core.study.probing import probe_study
+
+    found = probe_study(config)
+    print(f"{probe_table(found)}\n\n{difference_table(found)}" if config.encoders is None else probe_table(found))
+    for record in (found.words, *(record for seeds in found.models.values() for record in seeds.values())):
+        print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
+
+
 def benchmark(config: StudyConfig) -> None:
     """Measure how fast the models train, as notebooks/08_performance.ipynb does; refuse a busy or noisy machine."""
     from threeml_core.benchmark.run import run_benchmark
@@ -95,7 +106,7 @@ def plan(config: StudyConfig) -> None:
 
 
 STAGES: dict[str, Callable[[StudyConfig], None]] = {
-    stage.__name__: stage for stage in (pretrain, finetune, study, information, benchmark, report, plan)
+    stage.__name__: stage for stage in (pretrain, finetune, study, information, probe, benchmark, report, plan)
 }
 
 
@@ -112,7 +123,7 @@ def main() -> None:
             print("\n".join(["usage: threeml STAGE [-f FILE] [-p NAME VALUE] ... | STAGE --help", "", *lines]))
         case [name, *arguments] if name in STAGES:
             stage = STAGES[name]
-            stage(parse_arguments(stage.__doc__ or "", arguments, name))
+            stage(parse_arguments(stage.__doc__ or "", arguments, name, "encoders" if stage is probe else ""))
         case [name, *_]:
             raise ParameterError(
                 f"unknown stage {name!r}: expected one of {names}, such as `threeml pretrain -p seed 1`"

@@ -44,6 +44,7 @@ from threeml_core.parameters.masking import (
 )
 from threeml_core.parameters.model import MODERN, ModelParameters, default_ffn_width
 from threeml_core.parameters.parameter import LARGEST, RENAMED, check
+from threeml_core.parameters.probing import ProbingParameters
 from threeml_core.parameters.report import PlanParameters, ReportParameters
 from threeml_core.parameters.runs import RunsParameters
 from threeml_core.parameters.start import parameters_of_start
@@ -60,6 +61,7 @@ class StudyConfig(
     TrainingParameters,
     GlueParameters,
     InformationParameters,
+    ProbingParameters,
     StudyParameters,
     BenchmarkParameters,
     ReportParameters,
@@ -146,6 +148,7 @@ def names_of(*sections: type, changes_result: bool = False) -> tuple[str, ...]:
 DATA_PARAMETERS = names_of(DataParameters)
 FINETUNE_PARAMETERS = names_of(GlueParameters)
 INFORMATION_PARAMETERS = names_of(InformationParameters)
+PROBING_PARAMETERS = names_of(ProbingParameters, changes_result=True)
 STUDY_PARAMETERS = names_of(StudyParameters)
 BENCHMARK_PARAMETERS = names_of(BenchmarkParameters, changes_result=True)
 _PRETRAIN_PARAMETERS = names_of(
@@ -477,10 +480,13 @@ class _Parser(argparse.ArgumentParser):
         )
 
 
-def parse_arguments(description: str, arguments: list[str] | None = None, stage: str = "") -> StudyConfig:
+def parse_arguments(
+    description: str, arguments: list[str] | None = None, stage: str = "", several: str = ""
+) -> StudyConfig:
     """A command line with papermill's own `-f FILE` and `-p NAME VALUE` -> `StudyConfig`.
 
-    `--help` lists the parameters of `stage` ("": all), with the values that they have where nothing is given.
+    `--help` lists the parameters of `stage` ("": all), with the values that they have where nothing is given. What
+    stands there without a name is given to the parameter `several`, joined with commas.
 
     Raises:
         ParameterError: anything else on it; see `make_config`.
@@ -497,6 +503,8 @@ def parse_arguments(description: str, arguments: list[str] | None = None, stage:
     parser.add_argument(
         "-p", "--parameter", action="append", default=[], nargs=2, metavar=("NAME", "VALUE"), help="one parameter"
     )
+    if several:
+        parser.add_argument(several, nargs="*", help=f"the same as -p {several}, joined with commas")
     tiny = make_config({}).parameters()
     for section in SECTIONS:
         lines = [
@@ -511,6 +519,8 @@ def parse_arguments(description: str, arguments: list[str] | None = None, stage:
     given: dict[str, Any] = {}
     for file in options.parameters_file:
         given |= _read_yaml(Path(file))
+    if several and (named := getattr(options, several)):
+        given[several] = ",".join(named)
     return make_config(given | dict(options.parameter))
 
 

@@ -153,6 +153,14 @@ def held_out(text: str, fraction: float) -> bool:
     return _digest(text.strip()) / 2**64 < fraction
 
 
+def held_out_documents(config: StudyConfig) -> Iterator[str]:
+    """The texts of the validation documents, in their order; a `CorpusError` as `load_corpus` raises it."""
+    only = config.replace(corpus=config.validation_corpus or config.corpus, validation_corpus=None)
+    for side, document in _documents(only):
+        if text := "".join(document) if side == "validation" or config.validation_corpus else "":
+            yield text
+
+
 def _documents(config: StudyConfig) -> Iterator[tuple[str, Document]]:
     """(side, document) over all the text; a document without text comes without a piece."""
     fraction = 0.0 if config.validation_corpus else config.validation_fraction

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from threeml_core.config import INFORMATION_PARAMETERS, StudyConfig, study_steps, variant
+from threeml_core.config import (
+    DATA_PARAMETERS,
+    INFORMATION_PARAMETERS,
+    PROBING_PARAMETERS,
+    StudyConfig,
+    study_steps,
+    variant,
+)
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.ledger import find, newest, pretraining
 from threeml_core.runs.record import RunRecord
@@ -30,3 +37,15 @@ def information_records(config: StudyConfig) -> list[RunRecord]:
     names = [name for name in INFORMATION_PARAMETERS if name not in ("runs", "states_store", "keep_states")]
     there = find(config, "mutual_information", names)
     return [newest([r for r in there if r.data["run"] == run], config, "stage mutual_information") for run in runs]
+
+
+def probe_records(config: StudyConfig) -> list[RunRecord]:
+    """Records of probing with these parameters: the newest of the words alone, then those of encoders, oldest first.
+
+    Raises:
+        ParameterError: there is none.
+    """
+    there = find(config, "probe", (*DATA_PARAMETERS, *PROBING_PARAMETERS))
+    words = newest([record for record in there if "words_alone" in record.identity], config, "stage probe")
+    same = words.identity["words_alone"]
+    return [words, *(record for record in there if record.identity.get("questions") == same)]

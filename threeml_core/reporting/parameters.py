@@ -13,7 +13,7 @@ _SHARED = ("seed", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", 
 
 
 def parameter_table(config: StudyConfig, stage: str = "pretrain") -> Table:
-    """Every parameter that decides the result of a stage (`pretrain`, `finetune`, `study`, `information`, `benchmark`).
+    """Every parameter that decides the result of a stage (`pretrain`, `finetune`, `study`, `information`, `probe`, ...).
 
     Beside it stands where its value is from: given, the preset, a default, `init_encoder`'s checkpoint, or derived.
     """
@@ -23,6 +23,7 @@ def parameter_table(config: StudyConfig, stage: str = "pretrain") -> Table:
         "finetune": (*known.FINETUNE_PARAMETERS, *_SHARED),
         "study": (*known.STUDY_PARAMETERS, *pretraining),
         "information": known.INFORMATION_PARAMETERS,
+        "probe": (*known.DATA_PARAMETERS, *known.PROBING_PARAMETERS),
         "benchmark": (*pretraining, *known.BENCHMARK_PARAMETERS, "num_benchmark_sessions"),
     }[stage]
     values, of = config.parameters(), config.sources

@@ -22,7 +22,9 @@ from threeml_core.foundation.processes import available_cores
 SCHEMA = 5
 """Raised when the code would give another result for the same identity, or the record's fields change meaning."""
 
-STAGES = tuple("data precision pretrain baseline finetune bootstrap mutual_information bias benchmark clock".split())
+STAGES = tuple(
+    "data precision pretrain baseline finetune bootstrap mutual_information bias probe benchmark clock".split()
+)
 """Folders below `runs_dir` that hold runs; `data` also holds the text itself, prepared."""
 
 _HASH_LENGTH = 10

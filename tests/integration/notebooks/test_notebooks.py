@@ -62,6 +62,7 @@ def test_there_are_notebooks() -> None:
         "06_comparison",
         "07_mutual_information",
         "08_performance",
+        "09_probing",
         "10_your_own_text",
         "11_speedrun",
     ]

@@ -1,0 +1,168 @@
+"""What encoders are asked: words of treebanks, and sentences whose words may have changed places.
+
+Training text is for fitting and, a tenth of it (by document or, in treebanks without, by sentence), for choosing how
+strong the ridge penalty is. No document of a text is on two sides; a treebank's sides are its files'.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+
+from threeml_core.config import StudyConfig
+from threeml_core.data.prepare import held_out, held_out_documents
+from threeml_core.foundation.errors import ParameterError
+from threeml_core.foundation.files import fingerprint
+from threeml_core.foundation.log import Log
+from threeml_core.information.probe import Labels, control_labels
+from threeml_core.information.treebank import Sentence, read_treebanks
+from threeml_core.information.word_order import Example, bigram_shift, shuffled_span, sides
+from threeml_core.parameters.probing import CONTROL
+
+_TUNE = 0.1
+_WORD_TASKS, _ORDER_TASKS = ("upos", "deprel"), {"bigram_shift": bigram_shift, "shuffled_span": shuffled_span}
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """Texts, their units, and what is asked of these.
+
+    Attributes:
+        texts: sentences.
+        spans: of each text, of each unit: its first character and the one behind its last.
+        parts: of each text: `fit`, `tune` or `test`.
+        tasks: name -> labels of all units, which are numbered through.
+        words: of each unit of a task on words; empty for tasks on sentences, whose one unit is the text.
+        passed_over: sentences that no question could be made of.
+    """
+
+    texts: Sequence[str]
+    spans: Sequence[Sequence[tuple[int, int]]]
+    parts: Sequence[str]
+    tasks: Mapping[str, Labels]
+    words: Sequence[str] = ()
+    passed_over: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all of it."""
+        labels = {name: [of.classes.tolist(), of.count] for name, of in self.tasks.items()}
+        return fingerprint([list(self.texts), [list(map(list, s)) for s in self.spans], list(self.parts), labels])
+
+    def where(self, part: str) -> list[int]:
+        """Places of its texts."""
+        return [i for i, of in enumerate(self.parts) if of == part]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Units of each text of the test part."""
+        return [len(self.spans[i]) for i in self.where("test")]
+
+    def of_unit(self) -> np.ndarray:
+        """(N,) the text of each unit."""
+        return np.repeat(np.arange(len(self.texts)), [len(spans) for spans in self.spans])
+
+    def floors(self) -> dict[str, tuple[float, float]]:
+        """Task -> accuracy on the test part of the most frequent class, and of the words alone, without an encoder.
+
+        On words: the most frequent class of the word in training (of none: of all words); on sentences: logistic
+        regression on which words it has.
+        """
+        is_test = np.isin(self.of_unit(), self.where("test"))
+        found = {}
+        for name, of in self.tasks.items():
+            train, test = of.classes[~is_test], of.classes[is_test]
+            most = int(np.bincount(train).argmax())
+            alone = _by_word if self.words else _by_bag
+            answers = alone(self.words or self.texts, is_test, train, most)
+            found[name] = float((test == most).mean()), float((answers == test).mean())
+        return found
+
+
+def _by_word(words: Sequence[str], is_test: np.ndarray, train: np.ndarray, most: int) -> np.ndarray:
+    counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    for word, label in zip(np.array(words)[~is_test], train, strict=True):
+        counts[word][int(label)] += 1
+    best = {word: of.most_common(1)[0][0] for word, of in counts.items()}
+    return np.array([best.get(word, most) for word in np.array(words)[is_test]])
+
+
+def _by_bag(texts: Sequence[str], is_test: np.ndarray, train: np.ndarray, most: int) -> np.ndarray:
+    counter, of = CountVectorizer(token_pattern=r"\S+", binary=True), np.array(texts, object)
+    model = LogisticRegression(max_iter=2000).fit(counter.fit_transform(of[~is_test]), train)
+    answers: np.ndarray = model.predict(counter.transform(of[is_test]))
+    return answers
+
+
+def questions_of(config: StudyConfig, log: Log) -> dict[str, Questions]:
+    """What `probe_tasks` asks for: `words` (both tasks from the same states), and each task on word order.
+
+    Without `ud` the tasks on words are left out, which is said.
+
+    Raises:
+        StudyError: bad treebanks, too little text, or nothing to ask.
+    """
+    wanted = config.listed("probe_tasks")
+    found: dict[str, Questions] = {}
+    words = [name for name in wanted if name in _WORD_TASKS]
+    if config.ud is not None and words:
+        training_words, test_words = read_treebanks(config.ud)
+        found["words"] = word_questions(training_words, test_words, words, config.probe_seed)
+    elif words:
+        log(f"{', '.join(words)}: left out, as there is no treebank (ud: a folder of Universal Dependencies)")
+    order = {name: task for name, task in _ORDER_TASKS.items() if name in wanted}
+    if order:
+        training, test = sides(held_out_documents(config))
+        share = min(1.0, config.max_probe_sentences / (len(training) + len(test)))
+        training, test = (_evenly(side, share) for side in (training, test))
+        for name, task in order.items():
+            found[name] = order_questions(name, task, training, test, config.probe_seed)
+    if not found:
+        raise ParameterError(f"probe_tasks={config.probe_tasks!r} needs a treebank: give ud, a folder of .conllu files")
+    for name, of in found.items():
+        counts = collections.Counter(of.parts)
+        asked = ", ".join(f"{counts[part]:,} {part}" for part in ("fit", "tune", "test"))
+        log(f"{name}: {asked} sentences, {sum(map(len, of.spans)):,} units; passed over: {of.passed_over:,}")
+    return found
+
+
+def _evenly(side: Sequence[Example], share: float) -> list[Example]:
+    places = np.linspace(0, len(side) - 1, max(1, round(share * len(side)))).round().astype(int)
+    return [side[i] for i in dict.fromkeys(places.tolist())]
+
+
+def word_questions(
+    training: Sequence[Sentence], test: Sequence[Sentence], tasks: Sequence[str], seed: int
+) -> Questions:
+    """Of treebanks: each task and its control task."""
+    sentences = [*training, *test]
+    words = [s.text[begin:end].lower() for s in sentences for begin, end in s.spans]
+    labels: dict[str, Labels] = {}
+    for name in tasks:
+        classes, numbers = np.unique([label for s in sentences for label in s.labels[name]], return_inverse=True)
+        labels[name] = Labels(numbers, len(classes))
+    controls = {CONTROL.format(name): control_labels(words, of, seed) for name, of in labels.items()}
+    tuned = [held_out(s.document or s.text, _TUNE) for s in training]
+    parts = [*("tune" if tune else "fit" for tune in tuned), *["test"] * len(test)]
+    return Questions([s.text for s in sentences], [s.spans for s in sentences], parts, labels | controls, words)
+
+
+def order_questions(
+    name: str,
+    task: Callable[[Sequence[Example], int], tuple[list[Example], int]],
+    training: Sequence[Example],
+    test: Sequence[Example],
+    seed: int,
+) -> Questions:
+    """Of sentences as written: half of them are changed, on each side."""
+    (fitted, lost), (judged, further) = task(training, seed), task(test, seed + 1)
+    examples = [*fitted, *judged]
+    parts = [*("tune" if held_out(e.document, _TUNE) else "fit" for e in fitted), *["test"] * len(judged)]
+    labels = Labels(np.array([example.label for example in examples]), 2)
+    spans = [((0, len(example.text)),) for example in examples]
+    return Questions([e.text for e in examples], spans, parts, {name: labels}, (), lost + further)

@@ -1,0 +1,136 @@
+"""What frozen encoders know, by probes: scores beside their floors, differences, and layer by layer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from threeml_core.parameters.probing import CONTROL
+from threeml_core.reporting.style import GREY, Figure, color_of, drawing, legend_below, look_of
+from threeml_core.reporting.table import MISSING, Table
+from threeml_core.statistics.bootstrap import ScoreInterval
+from threeml_core.study.probes import BASELINE, RANDOM, Probes
+
+TITLES = {
+    "upos": "Part of speech",
+    "deprel": "Dependency label",
+    "bigram_shift": "Bigram shift",
+    "shuffled_span": "Shuffled span",
+}
+
+
+def probe_table(found: Probes) -> Table:
+    """Accuracy of each model on each task, beside what needs no trained encoder."""
+    alone = found.words.metrics["tasks"]
+    rows = []
+    for name, key in (("most frequent class", "most_frequent"), ("words alone", "words")):
+        rows.append(
+            {"Encoder": name} | {TITLES[t]: f"{100 * alone[t][key]:.1f}" for t in found.tasks} | {"Seeds": MISSING}
+        )
+    models = sorted(found.models, key=lambda model: model != RANDOM)
+    for model in models:
+        row = {"Encoder": model} | {TITLES[t]: _text(found.score(model, t)) for t in found.tasks}
+        rows.append({**row, "Seeds": f"{len(found.models[model])}"})
+    items = "; ".join(f"{TITLES[t]} {sum(found.sizes(t)):,} in {len(found.sizes(t)):,} sentences" for t in found.tasks)
+    return Table(
+        rows,
+        "Accuracy of a linear probe on all layers of the frozen encoder, %, with its 95% interval over pre-training "
+        f"seeds and test sentences. Asked: {items}",
+    )
+
+
+def difference_table(found: Probes, baseline: str = BASELINE) -> Table:
+    """Each model against the baseline, paired by seed and sentence."""
+    rows = []
+    for model in found.models:
+        if model != baseline and found.difference(model, found.tasks[0], baseline):
+            differences = {TITLES[t]: _text(found.difference(model, t, baseline), sign="+") for t in found.tasks}
+            rows.append({"Encoder": model} | differences)
+    return Table(
+        rows or [{"Encoder": f"nothing to compare with {baseline}"}],
+        f"Accuracy minus that of {baseline}, points, paired by seed and sentence, with its 95% interval",
+    )
+
+
+def selectivity_table(found: Probes) -> Table:
+    """What a probe learns by heart: its accuracy on a class drawn for each word type, and how much less that is."""
+    rows = []
+    for model in found.models:
+        row = {"Encoder": model}
+        for task in found.tasks:
+            control = CONTROL.format(task)
+            if control in found.words.metrics["tasks"]:
+                real, learned = found.score(model, task).mean, found.score(model, control).mean
+                row |= {f"{TITLES[task]}, control task": f"{100 * learned:.1f}"}
+                row |= {f"{TITLES[task]}, selectivity": f"{100 * (real - learned):.1f}"}
+        rows.append(row)
+    if len(rows[0]) == 1:
+        return Table([{"Control tasks": "none: they need a treebank (ud)"}], "Control tasks")
+    return Table(
+        rows,
+        "Control tasks: every word type has a class drawn at random, as often as the real ones; selectivity is the "
+        "real accuracy minus that",
+    )
+
+
+def plot_layers(found: Probes) -> Figure:
+    """Accuracy from each layer alone, and dotted what words alone reach; a panel for each task."""
+    others: Iterator[str] = itertools.cycle(["--", ":", "-."])
+    looks = {
+        model: look_of(found.architectures[model])
+        if model in found.architectures
+        else {"color": GREY if model == RANDOM else color_of(None), "marker": "x", "linestyle": next(others)}
+        for model in found.models
+    }
+    ends = []
+    with drawing(len(found.tasks), per_row=2) as (figure, axes):
+        for axis, task in zip(axes, found.tasks, strict=True):
+            for model, seeds in found.models.items():
+                layers = [record.metrics["tasks"][task]["layers"] for record in seeds.values()]
+                for of_seed in layers if len(layers) > 1 else ():
+                    axis.plot(100 * np.array(of_seed), color=looks[model]["color"], linewidth=0.6, alpha=0.5)
+                mean = 100 * np.mean(layers, 0)
+                axis.plot(mean, label=model, linewidth=1.6, markersize=4, **looks[model])
+                ends.append(f"{TITLES[task]}, {model}: {mean[0]:.0f} to {mean[-1]:.0f}, best {mean.max():.0f}")
+            axis.axhline(100 * found.words.metrics["tasks"][task]["words"], color=GREY, linestyle=":")
+            axis.set(title=TITLES[task], xlabel="layer (0: embeddings)", ylabel="accuracy, %")
+        legend_below(axes[0], 3)
+    return Figure(
+        figure,
+        "Accuracy of a probe on each layer alone; thin lines are seeds, dotted what words alone reach. From the "
+        f"embeddings to the last layer: {'; '.join(ends)}.",
+    )
+
+
+def runs_table(found: Probes) -> Table:
+    """Every record behind the page."""
+    rows = [{"Encoder": "words alone", "Seed": MISSING, "Record": found.words.run_id}]
+    for model, seeds in found.models.items():
+        for seed, record in seeds.items():
+            row = {"Encoder": model, "Seed": f"{seed}", "Record": record.run_id, "Of": record.data["checkpoint"]}
+            rows.append({**row, "Seconds": f"{record.timing['seconds']:.0f}"})
+    return Table(rows, f"Records behind this page: {len(rows)}", folded=True)
+
+
+def _text(found: ScoreInterval | None, sign: str = "") -> str:
+    if found is None:
+        return MISSING
+    mean = f"{100 * found.mean:{sign}.1f}"
+    return mean if found.low is None or found.high is None else f"{mean} ± {50 * (found.high - found.low):.1f}"
+
+
+def probe_notes(found: Probes) -> str:
+    """What was left out or went in windows, for the page's first lines."""
+    counts = found.words.data["questions"]
+    asked = "; ".join(
+        f"{group}: {of.get('fit', 0):,} sentences to fit, {of.get('tune', 0):,} to choose the penalty, "
+        f"{of.get('test', 0):,} to test, {of['passed_over']:,} passed over"
+        for group, of in counts.items()
+    )
+    texts = [record.data["texts"] for seeds in found.models.values() for record in seeds.values()]
+    long = {group: max(of[group]["long"] for of in texts) for group in counts}
+    windows = ", ".join(f"{count:,} of {group}" for group, count in long.items() if count)
+    said = f" Longer than an encoder takes at once, and read in equal windows: up to {windows}." if windows else ""
+    return f"{asked}.{said}"

@@ -1,0 +1,78 @@
+"""Which encoders of the study are probed, and what was found of each model, seed by seed. No torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from threeml_core.runs.record import RunRecord
+from threeml_core.statistics.bootstrap import ScoreInterval, score_interval
+from threeml_core.study.experiment import Experiment
+from threeml_core.study.experiments.table_3 import STUDY_MODELS
+from threeml_core.study.results import Result
+
+PROBES = Experiment("Probes", "frozen encoders, probed", models=STUDY_MODELS)
+BASELINE = "vanilla-40%"
+RANDOM = "random weights"
+
+
+@dataclasses.dataclass(frozen=True)
+class Probes:
+    """What probing found.
+
+    Attributes:
+        words: the record of what words alone reach, without an encoder.
+        models: model -> {pre-training seed (of an encoder from elsewhere: 0) -> its record}.
+        architectures: model -> its architecture; models without one are not in it.
+    """
+
+    words: RunRecord
+    models: Mapping[str, Mapping[int, RunRecord]]
+    architectures: Mapping[str, str]
+
+    @property
+    def tasks(self) -> list[str]:
+        """What was asked, control tasks left out."""
+        return [name for name in self.words.metrics["tasks"] if " " not in name]
+
+    def sizes(self, task: str) -> list[int]:
+        """Words (or 1) of each test sentence."""
+        return list(self.words.metrics["tasks"][task]["sizes"])
+
+    def right(self, model: str, task: str, seeds: Iterable[int]) -> list[list[int]]:
+        """(S, I) of them that were right."""
+        return [self.models[model][seed].metrics["tasks"][task]["right"] for seed in seeds]
+
+    def score(self, model: str, task: str) -> ScoreInterval:
+        """Mean accuracy over seeds with its interval over seeds and sentences."""
+        return score_interval(self.right(model, task, self.models[model]), None, self.sizes(task))
+
+    def difference(self, model: str, task: str, baseline: str = BASELINE) -> ScoreInterval | None:
+        """Its accuracy minus the baseline's, paired by seed and sentence; None: they share no seed."""
+        if not (seeds := [seed for seed in self.models[model] if seed in self.models.get(baseline, ())]):
+            return None
+        return score_interval(self.right(model, task, seeds), self.right(baseline, task, seeds), self.sizes(task))
+
+
+def probes_of(results: Sequence[Result], records: Sequence[RunRecord]) -> Probes:
+    """Records of `run_probing` by the models of a study; without results each encoder is a model."""
+    words, *of_encoders = records
+    names = {
+        record.run_id: (result.run.model, seed, result.run.config.architecture)
+        for result in results
+        for seed, record in result.ended.items()
+    }
+    order = dict.fromkeys(model for model, _, _ in names.values())
+    models: dict[str, dict[int, RunRecord]] = {model: {} for model in order}
+    architectures: dict[str, str] = {}
+    for record in of_encoders:
+        of = record.data["run"] if results else None
+        if results and record.data["is_random"]:
+            models.setdefault(RANDOM, {})[record.identity["weights_seed"]] = record
+        elif of in names:
+            model, seed, architecture = names[of]
+            models[model][seed] = record
+            architectures[model] = architecture
+        elif not results:
+            models[record.data["checkpoint"]] = {0: record}
+    return Probes(words, {model: seeds for model, seeds in models.items() if seeds}, architectures)
