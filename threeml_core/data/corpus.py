@@ -128,8 +128,12 @@ def _open_binary(path: Path) -> Iterator[IO[bytes]]:
             yield handle
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """Lines of a text file, decoded strictly; a line over `PIECE_CHARACTERS` comes in pieces."""
+def read_lines(path: Path) -> Iterator[str]:
+    """Lines of a text file, plain or compressed, decoded strictly; one over `PIECE_CHARACTERS` comes in pieces.
+
+    Raises:
+        CorpusError: binary, not UTF-8, damaged or truncated; it names the last line that could be read.
+    """
     number = 0
     try:
         with _open_binary(path) as binary:
@@ -183,7 +187,7 @@ def _split_lines(path: Path, separator: str) -> Iterator[tuple[int, Iterator[str
 
     def numbered() -> Iterator[tuple[int, str]]:
         number, is_inside = 0, separator == "file"
-        for line in _lines(path):
+        for line in read_lines(path):
             if is_inside or line.strip():
                 yield number, line
             if separator == "line":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,8 +29,8 @@ def format_of(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def find_texts(folder: Path) -> tuple[list[Path], dict[str, int]]:
-    """The files of a known format in a folder and all folders below it, sorted; and what is passed over.
+def find_texts(folder: Path, formats: Collection[str] = FORMATS) -> tuple[list[Path], dict[str, int]]:
+    """The files of these formats in a folder and all folders below it, sorted; and what is passed over.
 
     Names with a dot in front are copies that editors and systems keep (`.ipynb_checkpoints`, `._a.txt`): neither such
     files nor anything below such folders is read. Links to folders are followed; what links lead to twice is read once;
@@ -43,7 +43,7 @@ def find_texts(folder: Path) -> tuple[list[Path], dict[str, int]]:
     texts: list[Path] = []
     with explain_path(folder):
         for path in _files_below(folder, passed_over):
-            if format_of(path) not in FORMATS:
+            if format_of(path) not in formats:
                 passed_over[_extension(path)] += 1
             elif path.is_file():
                 texts.append(path)
