@@ -56,7 +56,7 @@ class Estimate:
             return Interval(self.mean, None, None, self.seeds)
         half = _t(level, self.freedom) * self.error
         if self.shared:
-            half = math.hypot(half, float(special.ndtri((1 + level) / 2)) * self.shared)
+            half = math.hypot(half, _normal(level) * self.shared)
         return Interval(self.mean, self.mean - half, self.mean + half, self.seeds)
 
 
@@ -139,26 +139,36 @@ def pooled_estimate(differences: Sequence[float], spread: Spread) -> Estimate:
     return Estimate(statistics.fmean(differences), error, spread.freedom, 0.0, len(differences))
 
 
-def detectable_difference(deviation: float, seeds: int, level: float = 0.95, power: float = 0.8) -> float:
+def detectable_difference(
+    deviation: float, seeds: int, level: float = 0.95, power: float = 0.8, shared: float = 0.0
+) -> float:
     """The smallest true mean whose interval leaves out zero with probability `power`; inf with one seed.
 
     Source: the power of the two-sided t-test of one sample, here of differences paired by seed with this deviation. The
-    noncentral t is integrated over the standard error's own distribution, as scipy's has no value for few seeds.
+    noncentral t is integrated over the standard error's own distribution, as scipy's has no value for few seeds. A
+    `shared` standard error of measurement adds to the interval and to what it is of; see `Estimate`.
     """
     if seeds < 2:
         return math.inf
-    if deviation == 0:
+    error = deviation / math.sqrt(seeds)
+    whole = math.hypot(error, shared)
+    if whole == 0:
         return 0.0
     freedom = seeds - 1
     bound = _t(level, freedom)
     shares = (np.arange(2000) + 0.5) / 2000
     errors = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)  # estimated over true standard error
+    halves = np.hypot(bound * errors * error, _normal(level) * shared) / whole
 
     def missing(shift: float) -> float:
-        return float(np.mean(stats.norm.cdf(shift - bound * errors) + stats.norm.cdf(-shift - bound * errors))) - power
+        return float(np.mean(stats.norm.cdf(shift - halves) + stats.norm.cdf(-shift - halves))) - power
 
-    return float(optimize.brentq(missing, 0, 10 * bound)) * deviation / math.sqrt(seeds)
+    return float(optimize.brentq(missing, 0, 10 * bound)) * whole
 
 
 def _t(level: float, freedom: float) -> float:
     return float(special.stdtrit(freedom, (1 + level) / 2))
+
+
+def _normal(level: float) -> float:
+    return float(special.ndtri((1 + level) / 2))
