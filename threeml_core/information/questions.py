@@ -1,7 +1,7 @@
 """What encoders are asked: words of treebanks, and sentences whose words may have changed places.
 
-Training text is for fitting and, a tenth of it (by document or, in treebanks without, by sentence), for choosing how
-strong the ridge penalty is. No document of a text is on two sides; a treebank's sides are its files'.
+Training text is for fitting and, a tenth of its sentences, for choosing how strong the ridge penalty is. No document of
+a text is in training and test; a treebank's sides are its files'.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from threeml_core.information.treebank import Sentence, read_treebanks
 from threeml_core.information.word_order import Example, bigram_shift, shuffled_span, sides
 from threeml_core.parameters.probing import CONTROL
 
-_TUNE = 0.1
+_TUNE, _TEST = 0.1, 0.4  # shares of training sentences, and of a text's documents: few have many sentences
 _WORD_TASKS, _ORDER_TASKS = ("upos", "deprel"), {"bigram_shift": bigram_shift, "shuffled_span": shuffled_span}
 
 
@@ -117,7 +117,7 @@ def questions_of(config: StudyConfig, log: Log) -> dict[str, Questions]:
         log(f"{', '.join(words)}: left out, as there is no treebank (ud: a folder of Universal Dependencies)")
     order = {name: task for name, task in _ORDER_TASKS.items() if name in wanted}
     if order:
-        training, test = sides(held_out_documents(config))
+        training, test = sides(held_out_documents(config), _TEST)
         share = min(1.0, config.max_probe_sentences / (len(training) + len(test)))
         training, test = (_evenly(side, share) for side in (training, test))
         for name, task in order.items():
@@ -136,6 +136,10 @@ def _evenly(side: Sequence[Example], share: float) -> list[Example]:
     return [side[i] for i in dict.fromkeys(places.tolist())]
 
 
+def _training_parts(texts: Sequence[str]) -> list[str]:
+    return ["tune" if held_out(text, _TUNE) else "fit" for text in texts]
+
+
 def word_questions(
     training: Sequence[Sentence], test: Sequence[Sentence], tasks: Sequence[str], seed: int
 ) -> Questions:
@@ -147,8 +151,7 @@ def word_questions(
         classes, numbers = np.unique([label for s in sentences for label in s.labels[name]], return_inverse=True)
         labels[name] = Labels(numbers, len(classes))
     controls = {CONTROL.format(name): control_labels(words, of, seed) for name, of in labels.items()}
-    tuned = [held_out(s.document or s.text, _TUNE) for s in training]
-    parts = [*("tune" if tune else "fit" for tune in tuned), *["test"] * len(test)]
+    parts = [*_training_parts([s.text for s in training]), *["test"] * len(test)]
     return Questions([s.text for s in sentences], [s.spans for s in sentences], parts, labels | controls, words)
 
 
@@ -162,7 +165,7 @@ def order_questions(
     """Of sentences as written: half of them are changed, on each side."""
     (fitted, lost), (judged, further) = task(training, seed), task(test, seed + 1)
     examples = [*fitted, *judged]
-    parts = [*("tune" if held_out(e.document, _TUNE) else "fit" for e in fitted), *["test"] * len(judged)]
+    parts = [*_training_parts([e.text for e in fitted]), *["test"] * len(judged)]
     labels = Labels(np.array([example.label for example in examples]), 2)
     spans = [((0, len(example.text)),) for example in examples]
     return Questions([e.text for e in examples], spans, parts, {name: labels}, (), lost + further)

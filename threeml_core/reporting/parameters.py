@@ -13,7 +13,7 @@ _SHARED = ("seed", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", 
 
 
 def parameter_table(config: StudyConfig, stage: str = "pretrain") -> Table:
-    """Every parameter that decides the result of a stage (`pretrain`, `finetune`, `study`, `information`, `probe`, ...).
+    """Every parameter that decides the result of a stage (`pretrain`, `finetune`, `study`, `information`, `probe`...).
 
     Beside it stands where its value is from: given, the preset, a default, `init_encoder`'s checkpoint, or derived.
     """

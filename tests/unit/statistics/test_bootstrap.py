@@ -160,17 +160,17 @@ def test_resampling_few_seeds_holds_the_truth_too_seldom(seeds_vary: Population)
     assert coverage(found, seeds_vary.truth) < 0.92
 
 
-def test_resampling_is_of_seeds_and_items_together() -> None:
-    """Item by item and seed by seed, as the paper draws them."""
+@pytest.mark.parametrize("ability", [0.0, 0.5])
+def test_resampling_is_of_seeds_and_items_together(ability: float) -> None:
+    """Seed by seed and item by item, words with them, as the paper draws them; a score alone, and a difference."""
     rng = np.random.default_rng(4)
     words = rng.integers(1, 6, 40)
-    first, second = rng.binomial(words, 0.6, (4, 40)), rng.binomial(words, 0.5, (4, 40))
+    first, second = rng.binomial(words, 0.6, (4, 40)), rng.binomial(words, ability, (4, 40))
     means = []
     for _ in range(4000):
         seeds, items = rng.integers(4, size=4), rng.integers(40, size=40)
-        rows = (first - second)[seeds][:, items].sum(axis=1) / words[items].sum()
-        means.append(rows.mean())
-    found = multi_bootstrap(first, second, words, 4000)
+        means.append((first - second)[seeds][:, items].sum() / 4 / words[items].sum())
+    found = multi_bootstrap(first, second if ability else None, words, 4000)
     assert (found.low, found.high) == pytest.approx(np.quantile(means, [0.025, 0.975]).tolist(), abs=0.01)
 
 
