@@ -110,6 +110,21 @@ def corpus(name: str, content: bytes | str, **more: object) -> Prepare:
     return prepare
 
 
+ROW = "1\tdog\t_\tNOUN\t_\t_\t0\troot\t_\t_\n"
+
+
+def treebank(content: bytes | str, **more: object) -> Prepare:
+    """An encoder to be probed on a good training file and this test file."""
+
+    def prepare(folder: Path) -> Parameters:
+        (folder / "ud").mkdir()
+        (folder / "ud" / "a-train.conllu").write_text(ROW)
+        (folder / "ud" / "a-test.conllu").write_bytes(content.encode() if isinstance(content, str) else content)
+        return {"encoders": run_of(folder) / "encoder", "ud": folder / "ud", "probe_tasks": "upos", **more}
+
+    return prepare
+
+
 def parquet_corpus(columns: dict[str, list[Any]]) -> Prepare:
     def prepare(folder: Path) -> Parameters:
         pyarrow.parquet.write_table(pyarrow.table(columns), folder / "text.parquet")
@@ -1105,6 +1120,43 @@ BAD_INPUTS = [
         {"max_length": 64},
         "encoder takes at most 32 tokens",
         "study",
+    ),
+    # probing
+    BadInput(
+        "ud-none", "a task on words without a treebank", {"probe_tasks": "upos", "encoders": "x"}, "give ud", "probe"
+    ),
+    BadInput(
+        "ud-path",
+        "a folder of treebanks that is not there",
+        {"ud": "/no/such", "encoders": "x"},
+        "no such folder",
+        "probe",
+    ),
+    BadInput(
+        "ud-columns",
+        "a word with three columns",
+        treebank("1\tdog\tNOUN\n"),
+        "line 1: 3 columns instead of 10",
+        "probe",
+    ),
+    BadInput(
+        "ud-latin", "a treebank in Latin-1", treebank(ROW.replace("dog", "d\xf6g").encode("latin-1")), "UTF-8", "probe"
+    ),
+    BadInput(
+        "ud-empty", "a treebank without a sentence", treebank("# text = dog\n"), "no sentence in its", "probe"
+    ),
+    BadInput(
+        "ud-cycle",
+        "words that are each other's heads",
+        treebank(
+            ROW + ROW.replace("1\t", "2\t").replace("0\t", "3\t") + ROW.replace("1\t", "3\t").replace("0\t", "2\t")
+        ),
+        "line 2: the heads form a cycle, 2 <- 3 <- 2",
+        "probe",
+    ),
+    BadInput("probe-twice", "an encoder named twice", {"encoders": "a,a"}, "each once", "probe"),
+    BadInput(
+        "probe-path", "an encoder that is not there", treebank(ROW, encoders="/no/such"), "no such folder", "probe"
     ),
     # mutual information
     BadInput(
