@@ -1142,9 +1142,7 @@ BAD_INPUTS = [
     BadInput(
         "ud-latin", "a treebank in Latin-1", treebank(ROW.replace("dog", "d\xf6g").encode("latin-1")), "UTF-8", "probe"
     ),
-    BadInput(
-        "ud-empty", "a treebank without a sentence", treebank("# text = dog\n"), "no sentence in its", "probe"
-    ),
+    BadInput("ud-empty", "a treebank without a sentence", treebank("# text = dog\n"), "no sentence in its", "probe"),
     BadInput(
         "ud-cycle",
         "words that are each other's heads",

@@ -15,7 +15,7 @@ from threeml_core.foundation.log import no_line
 from threeml_core.information.probing import named_encoders, run_probing
 from threeml_core.reporting import probing as shown
 from threeml_core.study.probes import RANDOM
-from threeml_core.study.probing import probe_study
+from threeml_core.study.probing import probe_study, rate_study
 
 HALF = {"validation_fraction": 0.5, "probe_batch_size": 16}
 
@@ -65,6 +65,15 @@ def test_the_study_is_probed_with_all_its_seeds_and_random_weights(asked: StudyC
         r[0] for r in shown.difference_table(found).rows
     ]
     assert "selectivity" in repr(shown.selectivity_table(found)) and "Bigram shift" in shown.plot_layers(found).alt
+    rates = rate_study(config.replace(probe_rates="0.15,0.4"), found, no_line)
+    assert rates is not None and list(rates) == models[:-1]
+    for model, seeds in rates.items():
+        for seed, record in seeds.items():
+            known = found.runs[model][seed].metrics["eval_perplexity_masked"]  # at 40%, as eval_mask_rate
+            assert record.metrics["rates"]["0.4"]["eval_perplexity_masked"] == pytest.approx(known, rel=1e-5)
+            assert list(record.metrics["rates"]) == ["0.15", "0.4"]
+    shown_rates = shown.rate_table(rates)
+    assert shown_rates.columns == ["Model", "Perplexity at 15%", "Perplexity at 40%"]
     read = probe_study(config.replace(plan_only=True), no_line)
     assert read.models.keys() == found.models.keys() and read.words.run_id == found.words.run_id
     assert {r.run_id for s in read.models.values() for r in s.values()} == {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from threeml_core.config import (
@@ -49,3 +50,9 @@ def probe_records(config: StudyConfig) -> list[RunRecord]:
     words = newest([record for record in there if "words_alone" in record.identity], config, "stage probe")
     same = words.identity["words_alone"]
     return [words, *(record for record in there if record.identity.get("questions") == same)]
+
+
+def rate_records(config: StudyConfig, runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The newest record of the rate matrix of each of these runs; a `ParameterError` if there is none of one."""
+    there = find(config, "rates", (*DATA_PARAMETERS, "probe_rates"))
+    return [newest([r for r in there if r.data["run"] == run.run_id], config, "stage rates") for run in runs]

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 import threeml_core.models  # noqa: F401  (registers the three models)
-from threeml_core.config import INFORMATION_PARAMETERS, PARAMETERS, StudyConfig
+from threeml_core.config import INFORMATION_PARAMETERS, PARAMETERS, PROBING_PARAMETERS, StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.data.tokenizer import quiet_transformers
 from threeml_core.foundation.checkpoints import refuse_foreign_files
@@ -130,7 +130,7 @@ def _find_run(config: StudyConfig, name: str) -> Path:
 
 def merge_parameters(config: StudyConfig, record: RunRecord) -> StudyConfig:
     """Text and corruption of the pre-trained run, with the parameters of this analysis."""
-    own = (*INFORMATION_PARAMETERS, "runs_dir", "device", "bf16", "eval_batch_size")
+    own = (*INFORMATION_PARAMETERS, *PROBING_PARAMETERS, "runs_dir", "device", "bf16", "eval_batch_size")
     trained = {name: value for name, value in record.parameters.items() if name in PARAMETERS}
     values = {**trained, **{name: getattr(config, name) for name in own}}
     sources = {**config.sources, **record.sources, **{name: config.sources[name] for name in own}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from threeml_core.parameters.masking import MASK_RATES
 from threeml_core.parameters.parameter import COUNT, SEED, at_least, one_of, parameter, setting, some_of
 
 CONTROL = "{} by heart"
@@ -31,4 +32,5 @@ class ProbingParameters:
     probe_seed: int = parameter(
         0, "seed of moved words and of control labels; of random weights where no study has one", SEED
     )
+    probe_rates: str = parameter("0.15,0.25,0.4,0.6,0.8", "rate matrix: mask rates of validation", MASK_RATES)
     probe_batch_size: int = setting(64, "texts in a forward pass", COUNT)

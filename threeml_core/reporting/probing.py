@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from threeml_core.parameters.probing import CONTROL
+from threeml_core.reporting import cells
 from threeml_core.reporting.style import GREY, Figure, color_of, drawing, legend_below, look_of
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.statistics.bootstrap import ScoreInterval
-from threeml_core.study.probes import BASELINE, RANDOM, Probes
+from threeml_core.study.probes import BASELINE, RANDOM, Probes, RateMatrix
 
 TITLES = {
     "upos": "Part of speech",
@@ -104,14 +105,38 @@ def plot_layers(found: Probes) -> Figure:
     )
 
 
-def runs_table(found: Probes) -> Table:
+def rate_table(found: RateMatrix | None) -> Table:
+    """Masked perplexity of each model at each rate, and at [MASK]s the difference in loss to the baseline."""
+    if not found:
+        return Table([{"Rate matrix": "of the study's own models alone: leave encoders out"}], "Rate matrix")
+    rates = list(next(iter(next(iter(found.values())).values())).metrics["rates"])
+    rows = []
+    for model, seeds in found.items():
+        row = {"Model": model}
+        for rate in rates:
+            values = {s: record.metrics["rates"][rate]["eval_perplexity_masked"] for s, record in seeds.items()}
+            row[f"Perplexity at {float(rate):.0%}"] = cells.measured_perplexity(values.values())
+        rows.append(row)
+    unigram = {
+        f"Perplexity at {float(rate):.0%}": f"{record.metrics['rates'][rate]['unigram_perplexity_masked']:.1f}"
+        for record in list(next(iter(found.values())).values())[:1]
+        for rate in rates
+    }
+    return Table(
+        [*rows, {"Model": "unigram", **unigram}], "Rate matrix: masked perplexity of held-out text by mask rate"
+    )
+
+
+def runs_table(found: Probes, rates: RateMatrix | None = None) -> Table:
     """Every record behind the page."""
     rows = [{"Encoder": "words alone", "Seed": MISSING, "Record": found.words.run_id}]
     for model, seeds in found.models.items():
         for seed, record in seeds.items():
             row = {"Encoder": model, "Seed": f"{seed}", "Record": record.run_id, "Of": record.data["checkpoint"]}
+            of_rates = (rates or {}).get(model, {}).get(seed)
+            row |= {"Rates": of_rates.run_id} if of_rates else {}
             rows.append({**row, "Seconds": f"{record.timing['seconds']:.0f}"})
-    return Table(rows, f"Records behind this page: {len(rows)}", folded=True)
+    return Table(rows, f"Encoders behind this page: {len(rows) - 1}", folded=True)
 
 
 def _text(found: ScoreInterval | None, sign: str = "") -> str:

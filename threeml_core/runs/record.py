@@ -23,7 +23,7 @@ SCHEMA = 5
 """Raised when the code would give another result for the same identity, or the record's fields change meaning."""
 
 STAGES = tuple(
-    "data precision pretrain baseline finetune bootstrap mutual_information bias probe benchmark clock".split()
+    "data precision pretrain baseline finetune bootstrap mutual_information bias probe rates benchmark clock".split()
 )
 """Folders below `runs_dir` that hold runs; `data` also holds the text itself, prepared."""
 

@@ -14,6 +14,8 @@ from threeml_core.study.results import Result
 PROBES = Experiment("Probes", "frozen encoders, probed", models=STUDY_MODELS)
 BASELINE = "vanilla-40%"
 RANDOM = "random weights"
+RateMatrix = Mapping[str, Mapping[int, RunRecord]]
+"""Model -> {seed -> its record of stage `rates`}."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +26,13 @@ class Probes:
         words: the record of what words alone reach, without an encoder.
         models: model -> {pre-training seed (of an encoder from elsewhere: 0) -> its record}.
         architectures: model -> its architecture; models without one are not in it.
+        runs: model of the study -> {seed -> the record of its pre-training}.
     """
 
     words: RunRecord
     models: Mapping[str, Mapping[int, RunRecord]]
     architectures: Mapping[str, str]
+    runs: Mapping[str, Mapping[int, RunRecord]] = dataclasses.field(default_factory=dict)
 
     @property
     def tasks(self) -> list[str]:
@@ -75,4 +79,5 @@ def probes_of(results: Sequence[Result], records: Sequence[RunRecord]) -> Probes
             architectures[model] = architecture
         elif not results:
             models[record.data["checkpoint"]] = {0: record}
-    return Probes(words, {model: seeds for model, seeds in models.items() if seeds}, architectures)
+    runs = {result.run.model: result.ended for result in results if result.ended}
+    return Probes(words, {model: seeds for model, seeds in models.items() if seeds}, architectures, runs)

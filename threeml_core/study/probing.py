@@ -5,9 +5,23 @@ from __future__ import annotations
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.information.probing import named_encoders, run_probing
+from threeml_core.information.rates import rate_matrix
 from threeml_core.parameters.glue import RANDOM as RANDOM_WEIGHTS
-from threeml_core.study.probes import BASELINE, PROBES, Probes, probes_of
+from threeml_core.study.probes import BASELINE, PROBES, Probes, RateMatrix, probes_of
 from threeml_core.study.run import run_study
+
+
+def rate_study(config: StudyConfig, found: Probes, log: Log = print_line) -> RateMatrix | None:
+    """The rate matrix of the models that were probed; None: they are not the study's.
+
+    Raises:
+        StudyError: see `rate_matrix`.
+    """
+    if not found.runs:
+        return None
+    runs = [run for seeds in found.runs.values() for run in seeds.values()]
+    records = {record.data["run"]: record for record in rate_matrix(config, runs, log)}
+    return {model: {s: records[run.run_id] for s, run in seeds.items()} for model, seeds in found.runs.items()}
 
 
 def probe_study(config: StudyConfig, log: Log = print_line) -> Probes:
