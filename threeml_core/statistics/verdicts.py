@@ -77,7 +77,9 @@ class Finding:
     def detectable(self) -> float | None:
         """What these seeds could show, by their own spread; see `detectable_difference`. None: fewer than two."""
         count = len(self.values)
-        return None if count < 2 else intervals.detectable_difference(statistics.stdev(self.values), count)
+        if count < 2:
+            return None
+        return intervals.detectable_difference(statistics.stdev(self.values), count, shared=self.error)
 
     @property
     def range(self) -> str:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.bootstrap import ScoreInterval, score_interval
+from threeml_core.statistics.verdicts import Claim, Finding
+from threeml_core.study.evidence import MARGIN
 from threeml_core.study.experiment import Experiment
 from threeml_core.study.experiments.table_3 import STUDY_MODELS
 from threeml_core.study.results import Result
+
+DECIDING = ("upos", "deprel", "bigram_shift")
+"""Tasks that judge claims, all together; fixed before any run. What else is asked is only shown."""
 
 PROBES = Experiment("Probes", "frozen encoders, probed", models=STUDY_MODELS)
 BASELINE = "vanilla-40%"
@@ -81,3 +87,36 @@ def probes_of(results: Sequence[Result], records: Sequence[RunRecord]) -> Probes
             models[record.data["checkpoint"]] = {0: record}
     runs = {result.run.model: result.ended for result in results if result.ended}
     return Probes(words, {model: seeds for model, seeds in models.items() if seeds}, architectures, runs)
+
+
+def probe_claims(found: Probes) -> list[Claim]:
+    """The paper's claims on its main models, judged by probes alone; those judged by GLUE stand on another page.
+
+    By the rule of `verdicts`, with a comparison for each of `DECIDING`, in points. One is in doubt where neither model
+    knows more than random weights do.
+    """
+
+    def findings(first: str, second: str, low: float) -> list[Finding]:
+        return [_finding(found, first, second, task, low) for task in DECIDING if task in found.tasks]
+
+    level = [f for rate in ("40%", "50%") for f in findings(f"3ML_self-{rate}", BASELINE, -MARGIN)]
+    said = {
+        "C1": ("Masking 40% beats 15% for the vanilla model.", findings(BASELINE, "vanilla-15%", 0)),
+        "C2": (f"3ML_self at 40 and 50% loses nothing (at most {MARGIN} points) against vanilla at 40%.", level),
+        "C3": ("3ML_self is better than 3ML_cross.", findings("3ML_self-40%", "3ML_cross-40%", 0)),
+    }
+    return [Claim(f"{name} by probes", text, "as by GLUE", tuple(of)) for name, (text, of) in said.items()]
+
+
+def _finding(found: Probes, first: str, second: str, task: str, low: float) -> Finding:
+    what, pair = f"{first} - {second}: {task}", (first, second)
+    if not {*pair} <= found.models.keys() or not (between := found.difference(first, task, second)):
+        return Finding(what, "points", low, math.inf, ())
+    seeds = sorted(found.models[first].keys() & found.models[second].keys())
+    one, other = ([found.models[m][s].metrics["tasks"][task]["accuracy"] for s in seeds] for m in pair)
+    values = tuple(100 * (a - b) for a, b in zip(one, other, strict=True))
+    above = [d for model in pair if (d := found.difference(model, task, RANDOM))]
+    knows = any(d.low is not None and d.low > 0 for d in above)
+    doubt = "" if knows or len(seeds) == 1 else "neither model knows more than random weights"
+    error = 100 * between.item_error if len(seeds) > 1 else 0.0
+    return Finding(what, "points", low, math.inf, values, doubt, error=error)
