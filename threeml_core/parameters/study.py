@@ -71,8 +71,8 @@ class StudyParameters:
         "150,250,400,650,1000,1600,2500,4000", "budgets that a rung is given, until one reaches it; steps", COUNTS
     )
     sweep_steps: int = parameter(1600, "steps of each run that tunes a learning rate", COUNT)
-    sweep_learning_rates: str = parameter("1e-3,2e-3,4e-3", "learning_rate, of AdamW, is tuned over these", RATES)
-    sweep_muon_learning_rates: str = parameter("0.01,0.02,0.04", "muon_learning_rate is tuned over these", RATES)
+    sweep_learning_rates: str = parameter("1e-3,2e-3,4e-3,8e-3", "learning_rate, of AdamW, is tuned over these", RATES)
+    sweep_muon_learning_rates: str = parameter("0.01,0.02,0.04,0.08", "muon_learning_rate is tuned over these", RATES)
     plan_only: bool = setting(
         False,
         "run nothing: 01 to 08 show what the records say, 04 to 06 with the plan",

@@ -74,11 +74,11 @@ def test_every_recipe_is_tuned_with_the_same_budget() -> None:
     runs = study_runs(CONFIG, [sweep_of()])
     names = ("encoder", "optimizer", "architecture", "mask_rate", "layer_norm", "initialization")
     tried = collections.Counter(tuple(getattr(run.config, name) for name in names) for run in runs)
-    assert set(tried.values()) == {3} and {run.config.max_steps for run in runs} == {CONFIG.sweep_steps}
+    assert set(tried.values()) == {4} and {run.config.max_steps for run in runs} == {CONFIG.sweep_steps}
     cells = {(e, o, a, r) for e, o, a, r, place, init in tried if (place, init) == ("pre", "scaled")}
     models = (("vanilla", 0.15), ("vanilla", 0.4), ("self", 0.4))
     assert cells == {(e, o, *m) for e in ("roberta", "modernbert") for o in TUNED for m in models}
-    assert {*map(len, (CONFIG.listed("sweep_learning_rates"), CONFIG.listed("sweep_muon_learning_rates")))} == {3}
+    assert {*map(len, (CONFIG.listed("sweep_learning_rates"), CONFIG.listed("sweep_muon_learning_rates")))} == {4}
     assert sweep(make_config({"preset": "small"})) and {seed for run in runs for seed in run.seeds} == {CONFIG.seed}
 
 
