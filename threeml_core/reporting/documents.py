@@ -15,10 +15,14 @@ from fractions import Fraction
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import StudyError, command_line
 from threeml_core.foundation.files import PROJECT_ROOT, atomic_file
+from threeml_core.information.ledger import probe_records
 from threeml_core.parameters.masking import KINDS
 from threeml_core.reporting import cells
 from threeml_core.reporting.claims import claim_table, finding_table
+from threeml_core.reporting.probing import difference_table as probe_difference_table
+from threeml_core.reporting.probing import probe_table
 from threeml_core.reporting.scaling import scaling_table
+from threeml_core.reporting.speedrun import ladder_table, sweep_table
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.reporting.table_2 import swap_table
 from threeml_core.reporting.table_3 import budget_table, difference_table, learned_table
@@ -26,9 +30,16 @@ from threeml_core.runs.archive import from_records
 from threeml_core.runs.record import STAGES, load_records
 from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
+from threeml_core.study.probes import PROBES, Probes, probes_of
 from threeml_core.study.results import Downstream, Result, averages
+from threeml_core.study.rungs import climbed, sweep_of
 
-DOCUMENTS = ("README.md", "reports/small/FINDINGS.md")  # files of the project that hold such tables
+DOCUMENTS = (
+    "README.md",
+    "docs/performance.md",
+    "docs/probing.md",
+    "reports/small/FINDINGS.md",
+)  # files of the project that hold such tables
 
 CORE_WATTS = 10.0  # of one busy core, assumed: 280 W over a server's 64 cores, doubled for all around it, rounded up
 
@@ -120,6 +131,18 @@ def _cost(study: Study) -> Table:
     return Table(rows, "")
 
 
+def _ladder(study: Study) -> Table:
+    return ladder_table(climbed(study.config, find(study.config, [sweep_of()])))
+
+
+def _sweep(study: Study) -> Table:
+    return sweep_table(find(study.config, [sweep_of()]), study.config)
+
+
+def _probes(study: Study) -> Probes:
+    return probes_of(find(study.config, [PROBES]), probe_records(study.config))
+
+
 TABLES: Mapping[str, Callable[[Study], Table]] = {
     "results": _results,
     "claims": lambda study: claim_table(study.claims),
@@ -132,6 +155,10 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "cost": _cost,
     "kinds": _kinds,
     "words": _words,
+    "ladder": _ladder,
+    "sweep": _sweep,
+    "probes": lambda study: probe_table(_probes(study)),
+    "probe-differences": lambda study: probe_difference_table(_probes(study)),
 }
 
 
