@@ -115,7 +115,9 @@ def _job(config: StudyConfig, encoder: Encoder, asked: Mapping[str, Questions], 
     trained = encoder.pretraining.run_id.rsplit("-", 1)[0] if encoder.pretraining else "encoder"
     name = run_id("random" if encoder.is_random else trained, identity)
     work = functools.partial(_probe, config, encoder, asked, seed, name, identity)
-    return Job(STAGE, name, work, title=f"{name}: probes of {encoder.checkpoint}")
+    gpus = 0.0 if choose_device(config).type == "cpu" else 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
+    title = f"{name}: probes of {encoder.checkpoint}"
+    return Job(STAGE, name, work, title=title, num_cpus=config.ray_num_cpus, num_gpus=gpus)
 
 
 def _probe(

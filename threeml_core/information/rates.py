@@ -44,6 +44,7 @@ def rate_matrix(config: StudyConfig, runs: Sequence[RunRecord], log: Log = print
     """
     if config.plan_only:
         return rate_records(config, runs)
+    gpus = 0.0 if choose_device(config).type == "cpu" else 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
     jobs = []
     for run in runs:
         merged = merge_parameters(config, run)
@@ -58,7 +59,8 @@ def rate_matrix(config: StudyConfig, runs: Sequence[RunRecord], log: Log = print
         }
         name = run_id(run.run_id.rsplit("-", 1)[0], identity)
         work = functools.partial(_measure, merged, run, name, identity)
-        jobs.append(Job(STAGE, name, work, title=f"{name}: rates of {run.run_id}"))
+        title = f"{name}: rates of {run.run_id}"
+        jobs.append(Job(STAGE, name, work, title=title, num_cpus=config.ray_num_cpus, num_gpus=gpus))
     records = run_jobs(jobs, config, log, config.num_workers)
     return [records[job.run_id] for job in jobs]
 

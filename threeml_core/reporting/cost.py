@@ -15,6 +15,7 @@ from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import rate_label
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, Table
+from threeml_core.study.experiment import Experiment
 from threeml_core.study.experiments.table_3 import STUDY_MODELS
 from threeml_core.study.ledger import study_runs
 
@@ -166,7 +167,11 @@ def cost_plan(config: StudyConfig) -> Table:
     return Table(rows, f"Plan of preset {config.preset} on {config.gpu_name} at {config.mfu:.0%} MFU, one seed")
 
 
-def study_plan(config: StudyConfig, exhibits: Sequence[str] | None = None) -> Table:
+def _name(exhibit: Experiment | str) -> str:
+    return exhibit if isinstance(exhibit, str) else exhibit.name
+
+
+def study_plan(config: StudyConfig, exhibits: Sequence[Experiment | str] | None = None) -> Table:
     """Every pre-training run that tables and figures need at this scale, once, with its cost; None: of all of them."""
     rows, total, tunings = [], 0.0, 0
     runs = study_runs(config, exhibits)
@@ -184,7 +189,7 @@ def study_plan(config: StudyConfig, exhibits: Sequence[str] | None = None) -> Ta
     rows.append({"Model": f"all {len(runs)}{seeds}", "GPU time": _duration(total), "Fine-tunings": f"{tunings:,}"})
     return Table(
         rows,
-        f"Pre-training runs of {'the whole study' if exhibits is None else ', '.join(exhibits)}, preset "
+        f"Pre-training runs of {'the whole study' if exhibits is None else ', '.join(map(_name, exhibits))}, preset "
         f"{config.preset}, on {config.gpu_name} at {config.mfu:.0%} MFU: {_energy(total * config.gpu_watts)}"
         f"{'; rows are of one seed, the last of all' if seeds else ''}",
         folded=len(rows) > 20,
