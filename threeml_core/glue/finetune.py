@@ -33,7 +33,7 @@ from threeml_core.parameters.glue import RANDOM
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_jobs
-from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory
+from threeml_core.training.device import choose_device, describe_device, gpu_share, peak_memory, reset_peak_memory
 from threeml_core.training.encoders import Encoder, load_classifier, open_encoder, save_encoder
 from threeml_core.training.loop import pretrain
 from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
@@ -118,7 +118,6 @@ def plan_jobs(setting: Setting) -> list[Job]:
     starts_from = {task: start_of(task, config) for task in planned_tasks(config)}
     jobs = []
     by_seed: dict[tuple[str | None, int], list[str]] = {}
-    gpus = 0.0 if setting.device.type == "cpu" else 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
     for task, start in sorted(starts_from.items(), key=lambda item: item[1] is not None):
         # all that a job needs, as it may be sent to another process
         data = {name: of.without_texts() for name, of in setting.data.items() if name in (task.name, start)}
@@ -128,7 +127,9 @@ def plan_jobs(setting: Setting) -> list[Job]:
             starts = tuple(by_seed.get((start, run.seed), ()))
             work = functools.partial(finetune, own, run, starts, task.name in starts_from.values())
             name = setting.run_id(run, starts)
-            jobs.append(Job(STAGE, name, work, starts, run.title, num_cpus=config.ray_num_cpus, num_gpus=gpus))
+            jobs.append(
+                Job(STAGE, name, work, starts, run.title, num_cpus=config.ray_num_cpus, num_gpus=gpu_share(config))
+            )
             by_seed.setdefault((task.name, run.seed), []).append(name)
     return jobs
 

@@ -22,7 +22,7 @@ from threeml_core.information.questions import Questions, questions_of
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_jobs
-from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory
+from threeml_core.training.device import choose_device, describe_device, gpu_share, peak_memory, reset_peak_memory
 from threeml_core.training.encoders import Encoder, open_encoder
 from threeml_core.training.start import load_pretrained
 
@@ -115,9 +115,8 @@ def _job(config: StudyConfig, encoder: Encoder, asked: Mapping[str, Questions], 
     trained = encoder.pretraining.run_id.rsplit("-", 1)[0] if encoder.pretraining else "encoder"
     name = run_id("random" if encoder.is_random else trained, identity)
     work = functools.partial(_probe, config, encoder, asked, seed, name, identity)
-    gpus = 0.0 if choose_device(config).type == "cpu" else 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
     title = f"{name}: probes of {encoder.checkpoint}"
-    return Job(STAGE, name, work, title=title, num_cpus=config.ray_num_cpus, num_gpus=gpus)
+    return Job(STAGE, name, work, title=title, num_cpus=config.ray_num_cpus, num_gpus=gpu_share(config))
 
 
 def _probe(

@@ -21,7 +21,7 @@ from threeml_core.masking import CorruptedBatch
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_jobs
-from threeml_core.training.device import choose_device, describe_device
+from threeml_core.training.device import choose_device, describe_device, gpu_share
 from threeml_core.training.evaluation import (
     corruption_fingerprint,
     fixed_corruption,
@@ -44,7 +44,6 @@ def rate_matrix(config: StudyConfig, runs: Sequence[RunRecord], log: Log = print
     """
     if config.plan_only:
         return rate_records(config, runs)
-    gpus = 0.0 if choose_device(config).type == "cpu" else 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
     jobs = []
     for run in runs:
         merged = merge_parameters(config, run)
@@ -60,7 +59,7 @@ def rate_matrix(config: StudyConfig, runs: Sequence[RunRecord], log: Log = print
         name = run_id(run.run_id.rsplit("-", 1)[0], identity)
         work = functools.partial(_measure, merged, run, name, identity)
         title = f"{name}: rates of {run.run_id}"
-        jobs.append(Job(STAGE, name, work, title=title, num_cpus=config.ray_num_cpus, num_gpus=gpus))
+        jobs.append(Job(STAGE, name, work, title=title, num_cpus=config.ray_num_cpus, num_gpus=gpu_share(config)))
     records = run_jobs(jobs, config, log, config.num_workers)
     return [records[job.run_id] for job in jobs]
 

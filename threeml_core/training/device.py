@@ -62,6 +62,13 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def gpu_share(config: StudyConfig) -> float:
+    """GPUs that a run on one device takes of a Ray cluster, see `ray_num_gpus`."""
+    if choose_device(config).type == "cpu":
+        return 0.0
+    return 1.0 if config.ray_num_gpus is None else config.ray_num_gpus
+
+
 def describe_device(environment: dict[str, Any], device: torch.device) -> None:
     """Add the GPU's name and torch's threads to a record's environment."""
     if device.type == "cuda":
