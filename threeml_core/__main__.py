@@ -66,7 +66,7 @@ def probe(config: StudyConfig) -> None:
     from threeml_core.reporting.probing import difference_table, probe_table
     from threeml_core.study.probing import probe_study
 
-    found = probe_study(config)
+    found = probe_study(config)[1]
     print(f"{probe_table(found)}\n\n{difference_table(found)}" if config.encoders is None else probe_table(found))
     for record in (found.words, *(record for seeds in found.models.values() for record in seeds.values())):
         print(f"record: {record.folder(config.runs_dir) / 'record.json'}")

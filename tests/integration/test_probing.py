@@ -14,7 +14,7 @@ from threeml_core.foundation.errors import CheckpointError, ParameterError
 from threeml_core.foundation.log import no_line
 from threeml_core.information.probing import named_encoders, run_probing
 from threeml_core.reporting import probing as shown
-from threeml_core.study.probes import RANDOM
+from threeml_core.study.probes import RANDOM, probe_claims
 from threeml_core.study.probing import probe_study, rate_study
 
 HALF = {"validation_fraction": 0.5, "probe_batch_size": 16}
@@ -49,7 +49,7 @@ def test_any_encoder_is_asked_the_same(asked: StudyConfig, encoders: dict[str, P
 
 def test_the_study_is_probed_with_all_its_seeds_and_random_weights(asked: StudyConfig) -> None:
     config = asked.replace(num_pretrain_seeds=2, probe_tasks="deprel,bigram_shift")
-    found = probe_study(config, no_line)
+    results, found = probe_study(config, no_line)
     models = ["vanilla-15%", "vanilla-40%", "3ML_self-40%", "3ML_self-50%", "3ML_cross-40%", RANDOM]
     assert list(found.models) == models and {tuple(seeds) for seeds in found.models.values()} == {(0, 1)}
     random = [record.data for record in found.models[RANDOM].values()]
@@ -74,7 +74,8 @@ def test_the_study_is_probed_with_all_its_seeds_and_random_weights(asked: StudyC
             assert list(record.metrics["rates"]) == ["0.15", "0.4"]
     shown_rates = shown.rate_table(rates)
     assert shown_rates.columns == ["Model", "Perplexity at 15%", "Perplexity at 40%"]
-    read = probe_study(config.replace(plan_only=True), no_line)
+    _, read = probe_study(config.replace(plan_only=True), no_line)
+    assert len(results) == 5 and len(probe_claims(config, results, found)) == 6
     assert read.models.keys() == found.models.keys() and read.words.run_id == found.words.run_id
     assert {r.run_id for s in read.models.values() for r in s.values()} == {
         r.run_id for s in found.models.values() for r in s.values()

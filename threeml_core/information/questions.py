@@ -22,10 +22,10 @@ from threeml_core.foundation.log import Log
 from threeml_core.information.probe import Labels, control_labels
 from threeml_core.information.treebank import Sentence, read_treebanks
 from threeml_core.information.word_order import Example, bigram_shift, shuffled_span, sides
-from threeml_core.parameters.probing import CONTROL
+from threeml_core.parameters.probing import CONTROL, WORD_TASKS
 
 _TUNE, _TEST = 0.1, 0.4  # shares of training sentences, and of a text's documents: few have many sentences
-_WORD_TASKS, _ORDER_TASKS = ("upos", "deprel"), {"bigram_shift": bigram_shift, "shuffled_span": shuffled_span}
+_ORDER_TASKS = {"bigram_shift": bigram_shift, "shuffled_span": shuffled_span}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ def questions_of(config: StudyConfig, log: Log) -> dict[str, Questions]:
     """
     wanted = config.listed("probe_tasks")
     found: dict[str, Questions] = {}
-    words = [name for name in wanted if name in _WORD_TASKS]
+    words = [name for name in wanted if name in WORD_TASKS]
     if config.ud is not None and words:
         training_words, test_words = read_treebanks(config.ud)
         found["words"] = word_questions(training_words, test_words, words, config.probe_seed)

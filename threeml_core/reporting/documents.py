@@ -30,7 +30,7 @@ from threeml_core.runs.archive import from_records
 from threeml_core.runs.record import STAGES, load_records
 from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
-from threeml_core.study.probes import PROBES, Probes, probes_of
+from threeml_core.study.probes import Probes, probes_of, results_to_probe
 from threeml_core.study.results import Downstream, Result, averages
 from threeml_core.study.rungs import climbed, sweep_of
 
@@ -140,7 +140,7 @@ def _sweep(study: Study) -> Table:
 
 
 def _probes(study: Study) -> Probes:
-    return probes_of(find(study.config, [PROBES]), probe_records(study.config))
+    return probes_of(study.config, results_to_probe(study.config), probe_records(study.config))
 
 
 TABLES: Mapping[str, Callable[[Study], Table]] = {

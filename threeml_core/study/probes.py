@@ -6,18 +6,32 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from threeml_core.config import StudyConfig, executed_parameters
+from threeml_core.foundation.files import fingerprint
+from threeml_core.parameters.probing import WORD_TASKS
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.bootstrap import ScoreInterval, score_interval
 from threeml_core.statistics.verdicts import Claim, Finding
-from threeml_core.study.evidence import MARGIN
-from threeml_core.study.experiment import Experiment
+from threeml_core.study.evidence import Evidence
+from threeml_core.study.experiment import Changes, Experiment
+from threeml_core.study.experiments.table_2 import TABLE_2A, TABLE_2B, TABLE_2C
 from threeml_core.study.experiments.table_3 import STUDY_MODELS
+from threeml_core.study.ledger import EXPERIMENTS, find, study_runs
 from threeml_core.study.results import Result
 
 DECIDING = ("upos", "deprel", "bigram_shift")
-"""Tasks that judge claims, all together; fixed before any run. What else is asked is only shown."""
+"""Tasks whose mean accuracy judges claims; fixed before any run. What else is asked is only shown."""
 
-PROBES = Experiment("Probes", "frozen encoders, probed", models=STUDY_MODELS)
+ABLATIONS = (TABLE_2A, TABLE_2B, TABLE_2C)
+JUDGED = ("C1", "C2", "C3", "C4", "C5", "C6")
+"""Claims of the paper on how good encoders are."""
+
+
+def _ablations(config: StudyConfig) -> list[Changes]:
+    return [changes for table in ABLATIONS for changes in table.changes(config)] if config.probe_ablations else []
+
+
+PROBES = Experiment("Probes", "frozen encoders, probed", models=STUDY_MODELS, further=_ablations)
 BASELINE = "vanilla-40%"
 RANDOM = "random weights"
 RateMatrix = Mapping[str, Mapping[int, RunRecord]]
@@ -57,6 +71,10 @@ class Probes:
         """Mean accuracy over seeds with its interval over seeds and sentences."""
         return score_interval(self.right(model, task, self.models[model]), None, self.sizes(task))
 
+    def mean(self, model: str, seed: int, tasks: Sequence[str]) -> float:
+        """Mean accuracy of one seed's encoder over tasks."""
+        return math.fsum(self.models[model][seed].metrics["tasks"][task]["accuracy"] for task in tasks) / len(tasks)
+
     def difference(self, model: str, task: str, baseline: str = BASELINE) -> ScoreInterval | None:
         """Its accuracy minus the baseline's, paired by seed and sentence; None: they share no seed."""
         if not (seeds := [seed for seed in self.models[model] if seed in self.models.get(baseline, ())]):
@@ -64,59 +82,83 @@ class Probes:
         return score_interval(self.right(model, task, seeds), self.right(baseline, task, seeds), self.sizes(task))
 
 
-def probes_of(results: Sequence[Result], records: Sequence[RunRecord]) -> Probes:
+def named(result: Result, config: StudyConfig) -> str:
+    """A model of the study in a few words: with what an ablation changes."""
+    c = result.run.config
+    changed = {
+        "decoder_num_hidden_layers": f"{c.decoder_num_hidden_layers} decoder layers",
+        "decoder_hidden_size": f"decoder width {c.decoder_hidden_size}",
+        "mask_split": c.mask_split,
+    }
+    return ", ".join([result.run.model, *(t for n, t in changed.items() if getattr(c, n) != getattr(config, n))])
+
+
+def probes_of(config: StudyConfig, results: Sequence[Result], records: Sequence[RunRecord]) -> Probes:
     """Records of `run_probing` by the models of a study; without results each encoder is a model."""
     words, *of_encoders = records
-    names = {
-        record.run_id: (result.run.model, seed, result.run.config.architecture)
-        for result in results
-        for seed, record in result.ended.items()
-    }
-    order = dict.fromkeys(model for model, _, _ in names.values())
-    models: dict[str, dict[int, RunRecord]] = {model: {} for model in order}
+    if not results:
+        return Probes(words, {record.data["checkpoint"]: {0: record} for record in of_encoders}, {})
+    by_run = {record.data["run"]: record for record in of_encoders if not record.data["is_random"]}
+    models: dict[str, dict[int, RunRecord]] = {}
+    runs: dict[str, dict[int, RunRecord]] = {}
     architectures: dict[str, str] = {}
-    for record in of_encoders:
-        of = record.data["run"] if results else None
-        if results and record.data["is_random"]:
-            models.setdefault(RANDOM, {})[record.identity["weights_seed"]] = record
-        elif of in names:
-            model, seed, architecture = names[of]
-            models[model][seed] = record
-            architectures[model] = architecture
-        elif not results:
-            models[record.data["checkpoint"]] = {0: record}
-    runs = {result.run.model: result.ended for result in results if result.ended}
-    return Probes(words, {model: seeds for model, seeds in models.items() if seeds}, architectures, runs)
+    for result in results:
+        if found := {s: by_run[run.run_id] for s, run in result.ended.items() if run.run_id in by_run}:
+            name = named(result, config)
+            models[name], runs[name] = found, result.ended
+            architectures[name] = result.run.config.architecture
+    random = {record.identity["weights_seed"]: record for record in of_encoders if record.data["is_random"]}
+    return Probes(words, models | ({RANDOM: random} if random else {}), architectures, runs)
 
 
-def probe_claims(found: Probes) -> list[Claim]:
-    """The paper's claims on its main models, judged by probes alone; those judged by GLUE stand on another page.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProbeEvidence(Evidence):
+    """As `Evidence`, with the mean accuracy of `DECIDING` in place of GLUE's average: the claims are the same."""
 
-    By the rule of `verdicts`, with a comparison for each of `DECIDING`, in points. One is in doubt where neither model
-    knows more than random weights do.
-    """
+    probes: Probes
 
-    def findings(first: str, second: str, low: float) -> list[Finding]:
-        return [_finding(found, first, second, task, low) for task in DECIDING if task in found.tasks]
+    def scores(self, first: Result | None, second: Result | None, low: float, high: float, what: str = "") -> Finding:
+        """Difference of the mean accuracies, in points, paired by seed; see `Evidence.scores`.
 
-    level = [f for rate in ("40%", "50%") for f in findings(f"3ML_self-{rate}", BASELINE, -MARGIN)]
-    said = {
-        "C1": ("Masking 40% beats 15% for the vanilla model.", findings(BASELINE, "vanilla-15%", 0)),
-        "C2": (f"3ML_self at 40 and 50% loses nothing (at most {MARGIN} points) against vanilla at 40%.", level),
-        "C3": ("3ML_self is better than 3ML_cross.", findings("3ML_self-40%", "3ML_cross-40%", 0)),
-    }
-    return [Claim(f"{name} by probes", text, "as by GLUE", tuple(of)) for name, (text, of) in said.items()]
+        Its error of measurement is that of the sentences: tasks on the same sentences add up, others in quadrature. In
+        doubt where neither model knows more than random weights do.
+        """
+        pair = [named(model, self.config) for model in (first, second) if model is not None]
+        what = what or " - ".join(pair)
+        found, tasks = self.probes, [task for task in DECIDING if task in self.probes.tasks]
+        known = len(pair) == 2 and tasks and all(name in found.models for name in pair)
+        seeds = sorted(found.models[pair[0]].keys() & found.models[pair[1]].keys()) if known else []
+        if not seeds:
+            return Finding(what, "points", low, high, ())
+        values = tuple(100 * (found.mean(pair[0], seed, tasks) - found.mean(pair[1], seed, tasks)) for seed in seeds)
+        if len(seeds) == 1:
+            return Finding(what, "points", low, high, values)
+        errors: dict[bool, float] = {}
+        for task in tasks:
+            between = found.difference(pair[0], task, pair[1])
+            assert between is not None
+            errors[task in WORD_TASKS] = errors.get(task in WORD_TASKS, 0.0) + between.item_error
+        knows = any(
+            difference.low is not None and difference.low > 0
+            for name in pair
+            for task in tasks
+            if (difference := found.difference(name, task, RANDOM))
+        )
+        doubt = "" if knows else "neither model knows more than random weights"
+        error = 100 * math.hypot(*errors.values()) / len(tasks)
+        return Finding(what, "points", low, high, values, doubt, error=error)
 
 
-def _finding(found: Probes, first: str, second: str, task: str, low: float) -> Finding:
-    what, pair = f"{first} - {second}: {task}", (first, second)
-    if not {*pair} <= found.models.keys() or not (between := found.difference(first, task, second)):
-        return Finding(what, "points", low, math.inf, ())
-    seeds = sorted(found.models[first].keys() & found.models[second].keys())
-    one, other = ([found.models[m][s].metrics["tasks"][task]["accuracy"] for s in seeds] for m in pair)
-    values = tuple(100 * (a - b) for a, b in zip(one, other, strict=True))
-    above = [d for model in pair if (d := found.difference(model, task, RANDOM))]
-    knows = any(d.low is not None and d.low > 0 for d in above)
-    doubt = "" if knows or len(seeds) == 1 else "neither model knows more than random weights"
-    error = 100 * between.item_error if len(seeds) > 1 else 0.0
-    return Finding(what, "points", low, math.inf, values, doubt, error=error)
+def probe_claims(config: StudyConfig, results: Sequence[Result], found: Probes) -> list[Claim]:
+    """The paper's claims on how good encoders are (`JUDGED`), by probes alone; by GLUE they stand on another page."""
+    evidence = ProbeEvidence(config, results, probes=found)
+    claims = [claim(evidence) for experiment in EXPERIMENTS.values() for claim in experiment.claims]
+    chosen = sorted((claim for claim in claims if claim.name in JUDGED), key=lambda claim: claim.name)
+    return [dataclasses.replace(claim, name=f"{claim.name} by probes") for claim in chosen]
+
+
+def results_to_probe(config: StudyConfig) -> list[Result]:
+    """The study's models that are probed, as far as they are pre-trained, with the exhibits that they belong to."""
+    probed = {fingerprint(executed_parameters(run.config)) for run in study_runs(config, [PROBES])}
+    results = find(config, [PROBES, "Table 3", *ABLATIONS])
+    return [result for result in results if fingerprint(executed_parameters(result.run.config)) in probed]

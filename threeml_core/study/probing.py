@@ -7,7 +7,8 @@ from threeml_core.foundation.log import Log, print_line
 from threeml_core.information.probing import named_encoders, run_probing
 from threeml_core.information.rates import rate_matrix
 from threeml_core.parameters.glue import RANDOM as RANDOM_WEIGHTS
-from threeml_core.study.probes import BASELINE, PROBES, Probes, RateMatrix, probes_of
+from threeml_core.study.probes import BASELINE, PROBES, Probes, RateMatrix, named, probes_of, results_to_probe
+from threeml_core.study.results import Result
 from threeml_core.study.run import run_study
 
 
@@ -24,20 +25,25 @@ def rate_study(config: StudyConfig, found: Probes, log: Log = print_line) -> Rat
     return {model: {s: records[run.run_id] for s, run in seeds.items()} for model, seeds in found.runs.items()}
 
 
-def probe_study(config: StudyConfig, log: Log = print_line) -> Probes:
+def probe_study(config: StudyConfig, log: Log = print_line) -> tuple[list[Result], Probes]:
     """Probe `encoders`, or the study's models with all their seeds and random weights with as many.
+
+    Returns:
+        The study's models, as far as they are pre-trained (none with `encoders`), and what the probes found.
 
     Raises:
         StudyError: see `run_probing` and `run_study`.
     """
     if config.encoders is not None:
-        return probes_of([], run_probing(config, named_encoders(config), log=log))
-    results = run_study(config, [PROBES], log)
+        return [], probes_of(config, [], run_probing(config, named_encoders(config), log=log))
+    run_study(config, [PROBES], log)
+    results = results_to_probe(config)
     checkpoints, seeds = [], []
     for result in results:
         for seed, record in result.ended.items():
             encoder = f"{config.runs_dir}/{record.stage}/{record.run_id}/encoder"
-            for checkpoint in (encoder, *([RANDOM_WEIGHTS + encoder] if result.run.model == BASELINE else [])):
+            random = [RANDOM_WEIGHTS + encoder] if named(result, config) == BASELINE else []
+            for checkpoint in (encoder, *random):
                 checkpoints.append(checkpoint)
                 seeds.append(seed)
-    return probes_of(results, run_probing(config, checkpoints, seeds, log))
+    return results, probes_of(config, results, run_probing(config, checkpoints, seeds, log))

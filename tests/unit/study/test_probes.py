@@ -1,58 +1,93 @@
-"""Claims by probes: judged by all deciding tasks, with both errors, and in doubt where nothing was learned."""
+"""Claims by probes: judged by the mean of the deciding tasks, with both errors; in doubt where nothing was learned."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.study_records import record
-from threeml_core.config import make_config
+from tests.study_records import pretrained, record
+from threeml_core.config import StudyConfig, make_config
+from threeml_core.runs.record import RunRecord, write_record
 from threeml_core.statistics.verdicts import CONTRADICTED, NOT_RUN, SUPPORTED, UNDECIDED
-from threeml_core.study.probes import BASELINE, DECIDING, RANDOM, Probes, probe_claims
+from threeml_core.study.ledger import study_runs
+from threeml_core.study.probes import (
+    BASELINE,
+    DECIDING,
+    JUDGED,
+    PROBES,
+    RANDOM,
+    Probes,
+    named,
+    probe_claims,
+    probes_of,
+    results_to_probe,
+)
+from threeml_core.study.results import Result
 
-CONFIG = make_config({})
 SIZES = [10] * 400
 
 
-def probes(accuracies: dict[str, float], seeds: int = 3, spread: float = 0.004) -> Probes:
-    """Models with these accuracies on every task; each seed's is a little off, sentences are drawn."""
-    rng = np.random.default_rng(0)
-    offs = np.linspace(-spread, spread, seeds)
-    models: dict = {}
-    for model, accuracy in accuracies.items():
-        models[model] = {}
-        for seed in range(seeds):
-            tasks = {}
-            for task in DECIDING:
-                right = rng.binomial(10, accuracy + offs[seed] * (-1) ** len(models), len(SIZES))
-                tasks[task] = {"accuracy": float(right.sum() / sum(SIZES)), "right": right.tolist()}
-            models[model][seed] = record("probe", f"{model}-{seed}", CONFIG, metrics={"tasks": tasks})
-    words = {"tasks": {task: {"sizes": SIZES} for task in DECIDING}}
-    return Probes(record("probe", "words", CONFIG, metrics=words), models, {})
+def probed(run: str, accuracy: float, rng: np.random.Generator, **more: object) -> RunRecord:
+    """A record with about this accuracy on every task; sentences are drawn."""
+    right = {task: rng.binomial(10, accuracy, len(SIZES)) for task in DECIDING}
+    tasks = {t: {"accuracy": float(r.sum() / sum(SIZES)), "right": r.tolist(), "layers": []} for t, r in right.items()}
+    data = {"run": run, "is_random": bool(more)}
+    return record("probe", f"probe-{run}", make_config({}), metrics={"tasks": tasks}, data=data, identity=more)
 
 
-def verdicts(found: Probes) -> dict[str, str]:
-    return {claim.name: claim.verdict for claim in probe_claims(found)}
+def study(
+    folder: Path, accuracy: Callable[[str], float], seeds: int = 3, random: float = 0.3
+) -> tuple[StudyConfig, list[Result], Probes]:
+    """A study whose models have these accuracies, by name; seeds are half a point off."""
+    config = make_config({"runs_dir": str(folder), "probe_ablations": True, "num_pretrain_seeds": seeds})
+    config = config.replace(ablation_steps=None)
+    for run in study_runs(config, [PROBES]):
+        for seed in run.seeds:
+            write_record(pretrained(run, seed), folder)
+    results, rng = results_to_probe(config), np.random.default_rng(0)
+    words = record("probe", "words", config, metrics={"tasks": {task: {"sizes": SIZES} for task in DECIDING}})
+    records = [words]
+    for number, result in enumerate(results):
+        for seed, trained in result.ended.items():
+            off = 0.005 * (seed - 1) * (-1) ** number
+            records.append(probed(trained.run_id, accuracy(named(result, config)) + off, rng))
+    records += [probed("random", random, rng, weights_seed=seed) for seed in range(seeds)]
+    return config, results, probes_of(config, results, records)
 
 
-def test_clear_differences_are_decided() -> None:
-    known = {"vanilla-15%": 0.6, BASELINE: 0.7, "3ML_self-40%": 0.55, "3ML_self-50%": 0.55, "3ML_cross-40%": 0.8}
-    found = probes({**known, RANDOM: 0.4})
-    expected = {"C1 by probes": SUPPORTED, "C2 by probes": CONTRADICTED, "C3 by probes": CONTRADICTED}
-    assert verdicts(found) == expected
-    for claim in probe_claims(found):
-        for finding in claim.findings:
-            first, rest = finding.what.split(" - ")
-            second, task = rest.split(": ")
-            between, interval = found.difference(first, task, second), finding.interval
-            assert between is not None and interval is not None and between.low is not None and interval.low is not None
-            assert (interval.mean, interval.low) == pytest.approx((100 * between.mean, 100 * between.low))
+def accuracy_of(name: str) -> float:
+    """Better and worse by what the claims are about."""
+    base = {"vanilla-15%": 0.5, BASELINE: 0.6, "3ML_cross-40%": 0.45}.get(name.split(",")[0], 0.55)
+    return base - 0.1 * ("100-0-0" in name) - 0.1 * ("decoder layers" in name)
 
 
-def test_what_is_alike_random_weights_or_missing_is_not_decided() -> None:
-    alike = dict.fromkeys(("vanilla-15%", BASELINE, "3ML_self-40%", "3ML_self-50%", "3ML_cross-40%"), 0.6)
-    assert set(verdicts(probes({**alike, RANDOM: 0.4})).values()) == {UNDECIDED}
-    nothing = probe_claims(probes({**alike, "vanilla-15%": 0.4, RANDOM: 0.7}))
-    assert nothing[0].verdict == UNDECIDED and "neither model knows more than random weights" in nothing[0].reasons
-    assert verdicts(probes({BASELINE: 0.6, RANDOM: 0.4}))["C1 by probes"] == NOT_RUN
-    assert set(verdicts(probes({**alike, "vanilla-15%": 0.3, RANDOM: 0.2}, seeds=1)).values()) == {UNDECIDED}
+def test_clear_differences_are_decided(tmp_path: Path) -> None:
+    config, results, found = study(tmp_path, accuracy_of)
+    assert list(found.models)[:2] == ["vanilla-15%", BASELINE] and RANDOM in found.models
+    assert "3ML_self-40%, 100-0-0" in found.models and "3ML_self-40%, 2 decoder layers" in found.models
+    claims = {claim.name: claim for claim in probe_claims(config, results, found)}
+    assert list(claims) == [f"{name} by probes" for name in JUDGED]
+    verdicts = [claim.verdict for claim in claims.values()]
+    assert verdicts[:4] == [SUPPORTED, CONTRADICTED, SUPPORTED, SUPPORTED] and verdicts[5] == SUPPORTED
+    (finding,) = claims["C1 by probes"].findings
+    between = [found.difference(BASELINE, task, "vanilla-15%") for task in DECIDING]
+    assert finding.interval is not None and np.mean([d.mean for d in between if d]) == pytest.approx(
+        finding.interval.mean / 100
+    )
+    pos, dep, order = (d.item_error for d in between if d)
+    assert finding.error == pytest.approx(100 * math.hypot(pos + dep, order) / 3)
+
+
+def test_what_is_alike_random_or_not_run_is_not_decided(tmp_path: Path) -> None:
+    assert {c.verdict for c in probe_claims(*study(tmp_path / "a", lambda name: 0.6))} <= {UNDECIDED, SUPPORTED}
+    low = probe_claims(*study(tmp_path / "b", accuracy_of, random=0.9))
+    assert {claim.verdict for claim in low} == {UNDECIDED}
+    assert "neither model knows more than random weights" in low[0].reasons
+    assert {c.verdict for c in probe_claims(*study(tmp_path / "c", accuracy_of, seeds=1))} == {UNDECIDED}
+    config, results, found = study(tmp_path / "d", accuracy_of)
+    none = probes_of(config, results, [found.words])
+    assert {claim.verdict for claim in probe_claims(config, results, none)} == {NOT_RUN}
