@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -21,21 +21,30 @@ from threeml_core.training.device import choose_device, describe_device
 STAGE = "clock"
 
 
-def measure_steps(
-    config: StudyConfig,
-    variants: Mapping[str, tuple[StudyConfig, bool]],
-    identity: Mapping[str, str],
-    log: Log = print_line,
-) -> RunRecord:
+class Timed(Protocol):
+    """What is timed."""
+
+    @property
+    def key(self) -> str:
+        """What decides its time."""
+
+    @property
+    def config(self) -> StudyConfig:
+        """How it is trained."""
+
+    @property
+    def ours(self) -> bool:
+        """By this package; else as Hugging Face's run_mlm does it."""
+
+
+def measure_steps(config: StudyConfig, variants: Mapping[str, Timed], log: Log = print_line) -> RunRecord:
     """Time a step of each in turns, in `num_benchmark_rounds` rounds, or read the record of a quiet measurement.
 
     On a CPU with one thread, so that seconds are core-seconds; validation is not in it.
 
     Args:
         config: text, rounds.
-        variants: name -> how it is trained, and whether by this package or as Hugging Face's run_mlm does;
-            `BASELINE` is among them.
-        identity: name -> what decides its time.
+        variants: by name; `BASELINE` is among them.
         log: takes progress lines.
     """
     data, device = prepare_data(config, log), choose_device(config)
@@ -43,7 +52,7 @@ def measure_steps(
     describe_device(environment, device)
     known = {"data": data.data_id, "code": code_fingerprint(), "hardware": environment["hardware"]}
     known |= {"torch": environment["versions"]["torch"], "rounds": config.num_benchmark_rounds}
-    known |= {"variants": dict(identity)}
+    known |= {"variants": {name: of.key for name, of in variants.items()}}
     folder = run_folder(config.runs_dir, STAGE, run_id(config.preset, known))
     if (folder / "record.json").exists() and not why_no_speed(read_record(folder)):
         return read_record(folder)
@@ -51,7 +60,7 @@ def measure_steps(
 
     def work(environment: dict[str, Any]) -> dict[str, Any]:
         environment["hardware"] = known["hardware"]
-        found = [Variant(name, name, "ours" if ours else "hf", of) for name, (of, ours) in variants.items()]
+        found = [Variant(name, name, "ours" if of.ours else "hf", of.config) for name, of in variants.items()]
         threads = torch.get_num_threads()
         torch.set_num_threads(1 if device.type == "cpu" else threads)
         try:
@@ -61,7 +70,13 @@ def measure_steps(
         finally:
             torch.set_num_threads(threads)
         arms = {name: {"label": name, "bf16": runner.bf16} for name, runner in runners.items()}
-        metrics = {"load_before": load.average, "busy_before": load.busy, "threads": 1, "arms": arms, **turns}
+        metrics = {
+            "load_before": load.average,
+            "busy_before": load.busy,
+            "threads": 1 if device.type == "cpu" else threads,
+            "arms": arms,
+            **turns,
+        }
         about = {"data_id": data.data_id, "vocab_size": data.vocab_size, "corpus": data.meta["corpus"]}
         flops = {variant.name: variant.step_flops(data.vocab_size) for variant in best}
         return {"metrics": metrics, "flops": flops, "data": about}

@@ -32,7 +32,7 @@ from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
 from threeml_core.study.probes import Probes, probes_of, results_to_probe
 from threeml_core.study.results import Downstream, Result, averages
-from threeml_core.study.rungs import climbed, sweep_of
+from threeml_core.study.rungs import climbed, read_sweep
 
 DOCUMENTS = (
     "README.md",
@@ -132,11 +132,11 @@ def _cost(study: Study) -> Table:
 
 
 def _ladder(study: Study) -> Table:
-    return ladder_table(climbed(study.config, find(study.config, [sweep_of()])))
+    return ladder_table(climbed(study.config, read_sweep(study.config)))
 
 
 def _sweep(study: Study) -> Table:
-    return sweep_table(find(study.config, [sweep_of()]), study.config)
+    return sweep_table(read_sweep(study.config), study.config)
 
 
 def _probes(study: Study) -> Probes:

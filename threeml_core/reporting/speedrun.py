@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -20,12 +21,13 @@ from threeml_core.study.results import Result
 from threeml_core.study.rungs import (
     TUNED,
     Climbed,
+    best_of,
     clock_record,
     end_of,
     gain,
     recipe_of,
     steps_to,
-    timed_name,
+    timed_as,
     turns_of,
 )
 
@@ -55,13 +57,12 @@ def _steps(of: Climbed) -> str:
     if missing := [seed for seed, steps in of.steps.items() if math.isinf(steps)]:
         most = max(max(ends) for ends in of.ends.values())
         return f"not within {most:,} (seed {', '.join(map(str, missing))})"
-    at_most = "at most " * any(len(ends) == 1 for ends in of.ends.values())
-    return at_most + _text(ratio_interval(list(of.steps.values())), 0)
+    return "at most " * of.is_bound + _text(ratio_interval(list(of.steps.values())), 0)
 
 
 def _times(slower: Climbed | None, faster: Climbed) -> str:
     found = None if slower is None else gain(slower, faster)
-    return MISSING if found is None else _text(found, 2)
+    return MISSING if found is None else "at least " * faster.is_bound + _text(found, 2)
 
 
 def _text(found: Interval, digits: int) -> str:
@@ -72,12 +73,21 @@ def _text(found: Interval, digits: int) -> str:
 
 
 def answer(found: Sequence[Climbed]) -> str:
-    """The whole ladder in a few sentences: the fastest rung against the first, what did not pay, what is undecided."""
-    over_first = {of.rung.name: value for of in found[1:] if (value := gain(found[0], of))}
-    if not over_first:
-        return f"The first rung has not reached a masked perplexity of {found[0].target:g}: no gain can be given."
-    best = max(over_first, key=lambda name: over_first[name].mean)
-    said = [f"The fastest is the rung “{best}”: {_text(over_first[best], 1)} times less time than the first."]
+    """The whole ladder in a few sentences: its end and its fastest rung against the first, what did not pay."""
+    first, last = found[0], found[-1]
+    if not first.ends:
+        return "Nothing has been run yet."
+    if math.inf in first.steps.values():
+        return f"The first rung has not reached a masked perplexity of {first.target:g}: no gain can be given."
+    if first.seconds is None:
+        return "The clock has not been measured: no gain can be given."
+    over_first = {of.rung.name: value for of in found[1:] if (value := gain(first, of))}
+    said = []
+    if over_first:
+        best = max(over_first, key=lambda name: over_first[name].mean)
+        said.append(f"The fastest is the rung “{best}”: {_text(over_first[best], 1)} times less time than the first.")
+    end = over_first.get(last.rung.name)
+    said.append(f"The last, “{last.rung.name}”: {_text(end, 1) if end else 'not all seeds got there'}.")
     lost: list[str] = []
     undecided: list[str] = []
     for below, of in zip(found, found[1:], strict=False):
@@ -90,6 +100,20 @@ def answer(found: Sequence[Climbed]) -> str:
     if undecided:
         said.append(f"Undecided: {'; '.join(undecided)}.")
     return " ".join(said)
+
+
+def target_table(found: Sequence[Climbed], targets: Sequence[float]) -> Table:
+    """Core-seconds of each rung to other targets, from the same runs, which were made for one: how far it matters."""
+    rows = []
+    for of in found:
+        row = {"Switched on": of.rung.name}
+        for target in targets:
+            at = dataclasses.replace(of, target=target)
+            reached = at.times and max(at.times.values()) < math.inf
+            mean = f"{ratio_interval(list(at.times.values())).mean:.1f}" if reached else MISSING
+            row[f"{target:g}"] = "at most " * (at.is_bound and bool(reached)) + mean
+        rows.append(row)
+    return Table(rows, "Core-seconds to other masked perplexities, mean over seeds, as far as the same runs tell")
 
 
 def plot_ladder(found: Sequence[Climbed]) -> Figure:
@@ -131,42 +155,43 @@ def _architecture(of: Climbed) -> str:
 
 def sweep_table(swept: Sequence[Result], config: StudyConfig) -> Table:
     """Each recipe at each rate: perplexity, the best rate, and the time to the target on the curve of its run."""
-    clock = clock_record(config)
-    seconds = {name: float(np.median(turns)) for name, turns in turns_of(clock).items()} if clock else {}
-    groups: dict[str, list[Result]] = {}
+    clock, chosen = clock_record(config), best_of(swept)
+    seconds = {key: float(np.median(turns)) for key, turns in turns_of(clock).items()} if clock else {}
+    groups: dict[tuple[str, int], list[Result]] = {}
     for result in swept:
-        groups.setdefault(fingerprint(recipe_of(result.run.config)), []).append(result)
+        groups.setdefault((fingerprint(recipe_of(result.run.config)), result.run.config.max_steps), []).append(result)
     rows = []
-    for results in groups.values():
-        c = results[0].run.config
+    for (recipe, budget), results in groups.items():
+        c, best = results[0].run.config, chosen.get(recipe)
         rate = TUNED[c.optimizer]
         ends = [(o, end) for o in results for end in map(end_of, o.pretraining.values())]
-        best = min(ends, key=lambda pair: pair[1], default=(None,))[0]
         place = "" if c.encoder != "roberta" else f", {c.layer_norm}-LN, {c.initialization} initialisation"
         row = {"Encoder": c.encoder + place, "Optimizer": c.optimizer}
         row["Model"] = f"{ARCHITECTURES[c.architecture].label}-{rate_label(c.parameters())}"
+        row["Steps"] = f"{budget:,}"
         row["Perplexity by rate"] = ", ".join(f"{getattr(o.run.config, rate):g}: {end:.1f}" for o, end in ends)
-        row["Best rate"] = NOT_RUN if best is None else f"{getattr(best.run.config, rate):g}"
-        second = seconds.get(timed_name(c), math.nan)
+        own = best if best in results else None
+        row["Best rate"] = f"{getattr(own.run.config, rate):g}" if own else MISSING
+        second, steps = seconds.get(timed_as(c)[0], math.nan), _crossing(own, config) if own else {}
         row["ms per step"] = MISSING if math.isnan(second) else f"{1000 * second:.1f}"
-        steps = _crossing(best, config) if best else math.inf
-        row["Steps to the target"] = f"{steps:.0f}" if math.isfinite(steps) else f"not within {c.max_steps:,}"
-        rows.append({**row, "Core-seconds": f"{steps * second:.1f}" if math.isfinite(steps * second) else MISSING})
-    rates = len(config.listed("sweep_learning_rates"))
+        reached = steps_to(config.speedrun_target or 0, steps)
+        at_most = "at most " * (bool(steps) and reached == min(steps))
+        row["Passes the target at"] = f"{at_most}{reached:,.0f}" if math.isfinite(reached) else MISSING
+        time = reached * second
+        rows.append({**row, "Core-seconds": f"{at_most}{time:.1f}" if math.isfinite(time) else MISSING})
     return Table(
         rows,
-        f"Tuned alike: every recipe at {rates} rates, {config.sweep_steps:,} steps, one seed; perplexity at [MASK]s at "
-        f"the end, and where the curve of the best run passes {config.speedrun_target:g}",
+        f"Tuned alike: every recipe at {len(config.listed('sweep_learning_rates'))} rates of its optimizer, one seed; "
+        f"perplexity at [MASK]s at the end, and where the curve of the best run passes {config.speedrun_target:g}. "
+        "What did not get there is tuned again with the most steps",
     )
 
 
-def _crossing(result: Result, config: StudyConfig) -> float:
-    """Steps at which the validation curve of a run passes the target; it was not made to be there early."""
-    assert config.speedrun_target is not None
+def _crossing(result: Result, config: StudyConfig) -> dict[int, float]:
+    """Steps -> masked perplexity on the validation curve of a run, which was not made to be anywhere early."""
     record = next(iter(result.pretraining.values()))
-    lines = read_metrics(record.folder(config.runs_dir) / "metrics.jsonl")
-    key = "eval_perplexity_masked"
-    return steps_to(config.speedrun_target, {line["step"]: line[key] for line in lines if key in line})
+    lines, key = read_metrics(record.folder(config.runs_dir) / "metrics.jsonl"), "eval_perplexity_masked"
+    return {line["step"]: line[key] for line in lines if key in line}
 
 
 def clock_statement(config: StudyConfig) -> str:

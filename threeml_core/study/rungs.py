@@ -11,12 +11,13 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from threeml_core.benchmark.speeds import BASELINE, ratio
 from threeml_core.config import DATA_PARAMETERS, StudyConfig, executed_parameters, variant
+from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import fingerprint
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import rate_label
@@ -24,7 +25,7 @@ from threeml_core.runs.ledger import find as find_records
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import Interval, exponential, mean_interval
 from threeml_core.study.experiment import Changes, Experiment, StudyRun
-from threeml_core.study.ledger import results_of
+from threeml_core.study.ledger import find, results_of
 from threeml_core.study.results import Result
 
 
@@ -73,36 +74,74 @@ def recipe_of(config: StudyConfig) -> Changes:
 
 
 def untuned(config: StudyConfig, rungs: Sequence[Rung] = RUNGS) -> list[StudyConfig]:
-    """How each rung is trained, but for its learning rate: with all that is switched on up to it."""
+    """How each rung is trained, but for its learning rate: with all that is switched on up to it.
+
+    Raises:
+        ParameterError: a rung changes what no learning rate is tuned for.
+    """
     changes: Changes = {"optimizer": "adamw", "mask_rate_schedule": "constant"}
     found = []
     for rung in rungs:
+        if other := sorted(rung.changes.keys() - {*RECIPE, "bf16"}):
+            known = ", ".join((*RECIPE, "bf16"))
+            raise ParameterError(f"rung {rung.name!r} changes {other[0]}: its rate is tuned for {known} alone")
         changes |= rung.changes
         found.append(variant(config, **changes))
     return found
 
 
-def sweep(config: StudyConfig, rungs: Sequence[Rung] = RUNGS) -> list[Changes]:
-    """Each recipe at as many learning rates, with one seed, which is none of the rungs'."""
+def sweep(config: StudyConfig, rungs: Sequence[Rung] = RUNGS, again: Collection[str] = ()) -> list[Changes]:
+    """Each recipe at as many learning rates, with one seed, which is none of the rungs'.
+
+    The recipes `again` (fingerprints) are tuned a second time, with the most steps that a rung has.
+
+    Raises:
+        ParameterError: one optimizer has more rates than the other.
+    """
+    rates = {optimizer: config.listed(f"sweep_{name}s") for optimizer, name in TUNED.items()}
+    if len({len(values) for values in rates.values()}) > 1:
+        counts = ", ".join(f"{len(values)} for {optimizer}" for optimizer, values in rates.items())
+        raise ParameterError(f"sweep_learning_rates, sweep_muon_learning_rates: {counts}; expected as many for both")
     of_rungs = [recipe_of(rung) for rung in untuned(config, rungs)]
-    same = {"layer_norm": config.layer_norm, "initialization": config.initialization}
     product = itertools.product(("roberta", "modernbert"), TUNED, MODELS)
     cells = [
-        {"architecture": a, "mask_rate": rate, **same, "encoder": encoder, "optimizer": optimizer}
-        for encoder, optimizer, (a, rate) in product
+        {
+            "architecture": architecture,
+            "mask_rate": mask_rate,
+            "layer_norm": config.layer_norm if encoder == "roberta" else "pre",
+            "initialization": config.initialization,
+            "encoder": encoder,
+            "optimizer": optimizer,
+        }
+        for encoder, optimizer, (architecture, mask_rate) in product
     ]
-    recipes = {tuple(recipe.values()): recipe for recipe in (*of_rungs, *cells)}.values()
-    budget = {"max_steps": config.sweep_steps, "mask_rate_schedule": "constant", "num_pretrain_seeds": 1}
+    recipes = {fingerprint(recipe): recipe for recipe in (*of_rungs, *cells)}
+    budgets = [(config.sweep_steps, recipes), (max(config.listed("speedrun_steps")), again)]
+    same = {"mask_rate_schedule": "constant", "num_pretrain_seeds": 1}
     return [
-        {**recipe, **budget, TUNED[recipe["optimizer"]]: rate}
-        for recipe in recipes
-        for rate in config.listed(f"sweep_{TUNED[recipe['optimizer']]}s")
+        {**recipes[key], **same, "max_steps": steps, TUNED[recipes[key]["optimizer"]]: rate}
+        for steps, chosen in budgets
+        for key in chosen
+        for rate in rates[recipes[key]["optimizer"]]
     ]
 
 
-def sweep_of(rungs: Sequence[Rung] = RUNGS) -> Experiment:
+def sweep_of(rungs: Sequence[Rung] = RUNGS, again: Collection[str] = ()) -> Experiment:
     """`sweep` as an experiment."""
-    return Experiment("Sweep", "learning rates", models=(), further=functools.partial(sweep, rungs=rungs))
+    return Experiment("Sweep", "learning rates", models=(), further=functools.partial(sweep, rungs=rungs, again=again))
+
+
+def too_slow(config: StudyConfig, swept: Iterable[Result]) -> list[str]:
+    """Fingerprints of the recipes that did not reach the target with any rate: they may not have left the plateau."""
+    assert config.speedrun_target is not None
+    best = {key: end_of(next(iter(result.ended.values()))) for key, result in best_of(swept).items()}
+    return [key for key, end in best.items() if end > config.speedrun_target]
+
+
+def read_sweep(config: StudyConfig, rungs: Sequence[Rung] = RUNGS) -> list[Result]:
+    """What the records say of the sweep, the second tuning of slow recipes included."""
+    slow = too_slow(config, find(config, [sweep_of(rungs)]))
+    return find(config, [sweep_of(rungs, slow)])
 
 
 SPEEDRUN = Experiment("Speedrun", "time to one masked perplexity", models=())
@@ -183,6 +222,11 @@ class Climbed:
         return {seed: steps_to(self.target, ends) for seed, ends in self.ends.items()}
 
     @property
+    def is_bound(self) -> bool:
+        """Did a seed reach the target with its first budget? Then it may need fewer steps."""
+        return any(len(ends) == 1 and min(ends.values()) <= self.target for ends in self.ends.values())
+
+    @property
     def seconds(self) -> float | None:
         """Core-seconds of a step: the median of the turns."""
         return None if self.turns is None else float(np.median(self.turns))
@@ -196,10 +240,12 @@ class Climbed:
 def gain(slower: Climbed, faster: Climbed) -> Interval | None:
     """How many times less time `faster` takes, with its 95% interval: steps paired by seed, the clock round by round.
 
-    None: the clock was not measured, or a seed of one of the two did not reach the target or was not run.
+    None: the clock was not measured, a seed of one of the two did not reach the target or was not run, or the slower
+    one may need fewer steps than it was given.
     """
     first, second = slower.steps, faster.steps
     known = first and first.keys() == second.keys() and max(*first.values(), *second.values()) < math.inf
+    known = known and not slower.is_bound
     if not known or slower.turns is None or faster.turns is None:
         return None
     clock = ratio(slower.turns, faster.turns)
@@ -211,58 +257,77 @@ def gain(slower: Climbed, faster: Climbed) -> Interval | None:
 _NORMAL = 1.96  # an interval of 95% reaches so many standard errors to each side
 
 
+def timed_as(config: StudyConfig, ours: bool = True) -> tuple[str, StudyConfig]:
+    """Key of what is timed, and the configuration: learning rates do not matter.
+
+    Hugging Face's has the precision in which it is faster.
+    """
+    same = {"learning_rate": 1.0, "muon_learning_rate": 1.0, "max_steps": 1, "seed": 0}
+    of = config.replace(**same, **({} if ours else {"bf16": None}))
+    return fingerprint([ours, executed_parameters(of)]), of
+
+
 def timed_name(config: StudyConfig, ours: bool = True) -> str:
     """What is timed, in words."""
     model = f"{ARCHITECTURES[config.architecture].label}-{rate_label(config.parameters())}"
     precision = {True: "bf16", False: "fp32", None: "own precision"}[config.bf16]
-    place = f" {config.layer_norm}-LN" if config.encoder == "roberta" else ""
+    place = f" {config.layer_norm}-LN, {config.initialization}" if config.encoder == "roberta" else ""
     return f"{'' if ours else 'Hugging Face '}{model}, {config.encoder}{place}, {config.optimizer}, {precision}"
 
 
-def timed(config: StudyConfig, rungs: Sequence[Rung] = RUNGS) -> dict[str, tuple[StudyConfig, bool]]:
-    """Name -> what is timed, and whether it is ours: the rungs, and the recipes of the sweep.
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """What is timed: its key, how it is trained, and whether by this package."""
 
-    Learning rates do not matter. Hugging Face's has the precision in which it is faster. The second rung, whose turns
-    are repeated to show the noise, has the benchmark's name.
+    key: str
+    config: StudyConfig
+    ours: bool
+
+
+def timed(config: StudyConfig, rungs: Sequence[Rung] = RUNGS) -> dict[str, Timed]:
+    """Name -> what is timed, each once: the rungs, and the recipes of the sweep.
+
+    The second rung, whose turns are repeated to show the noise, has the benchmark's name for that.
     """
-    found = {}
-    for number, (rung, trained) in enumerate(zip(rungs, untuned(config, rungs), strict=True)):
-        of = trained if rung.ours else trained.replace(bf16=None)
-        found[BASELINE if number == 1 else timed_name(of, rung.ours)] = of, rung.ours
-    swept = {fingerprint(recipe_of(of)): of for of in (variant(config, **c) for c in sweep(config, rungs))}
-    return found | {timed_name(of): (of.replace(max_steps=1), True) for of in swept.values()}
-
-
-def timed_identity(config: StudyConfig, rungs: Sequence[Rung] = RUNGS) -> dict[str, str]:
-    """Name -> what decides the time of its step."""
-    same = {"learning_rate": 1.0, "muon_learning_rate": 1.0, "max_steps": 1, "decoder_warmup_steps": 0, "seed": 0}
-    return {
-        name: fingerprint([ours, executed_parameters(of.replace(**same))])
-        for name, (of, ours) in timed(config, rungs).items()
-    }
+    of_rungs = [(rung.ours, of) for rung, of in zip(rungs, untuned(config, rungs), strict=True)]
+    recipes = [(True, variant(config, **changes)) for changes in sweep(config, rungs)]
+    found: dict[str, Timed] = {}
+    names: dict[str, str] = {}
+    for number, (ours, of) in enumerate([*of_rungs, *recipes]):
+        key, at = timed_as(of, ours)
+        if key not in names:
+            names[key] = BASELINE if number == 1 else timed_name(at, ours)
+            found[names[key]] = Timed(key, at, ours)
+    return found
 
 
 def clock_record(config: StudyConfig, rungs: Sequence[Rung] = RUNGS) -> RunRecord | None:
     """The newest measurement of what this study times; None: there is none."""
-    asked = timed_identity(config, rungs)
+    asked = {name: of.key for name, of in timed(config, rungs).items()}
     there = find_records(config, "clock", DATA_PARAMETERS)
     return next((record for record in reversed(there) if record.identity["variants"] == asked), None)
 
 
 def turns_of(record: RunRecord) -> dict[str, np.ndarray]:
-    """Name -> (rounds,) core-seconds of a step (on a GPU seconds)."""
+    """Key of what was timed -> (rounds,) core-seconds of a step (on a GPU seconds)."""
     kind = "seconds" if "gpu" in record.environment["hardware"] else "cpu_seconds"
-    return {name: np.array(turns[kind]) for name, turns in record.metrics["turns"].items()}
+    return {key: np.array(record.metrics["turns"][name][kind]) for name, key in record.identity["variants"].items()}
 
 
-def climbed(config: StudyConfig, swept: Iterable[Result], rungs: Sequence[Rung] = RUNGS) -> list[Climbed]:
-    """What the records say of each rung."""
+def climbed(
+    config: StudyConfig,
+    swept: Iterable[Result],
+    rungs: Sequence[Rung] = RUNGS,
+    records: Iterable[RunRecord] | None = None,
+    clock: RunRecord | None = None,
+) -> list[Climbed]:
+    """What the records say of each rung; without any given, those in `runs_dir`."""
     assert config.speedrun_target is not None
-    of_rungs, clock = rung_runs(config, swept, rungs), clock_record(config, rungs)
-    results = iter(results_of(config, itertools.chain(*of_rungs)))
+    of_rungs, clock = rung_runs(config, swept, rungs), clock or clock_record(config, rungs)
+    results = iter(results_of(config, itertools.chain(*of_rungs), records, any_text=records is not None))
     turns = turns_of(clock) if clock else {}
-    names = list(timed(config, rungs))
+    keys = [timed_as(of, rung.ours)[0] for rung, of in zip(rungs, untuned(config, rungs), strict=True)]
     return [
-        Climbed(rung, list(itertools.islice(results, len(runs))), turns.get(name), config.speedrun_target)
-        for rung, runs, name in zip(rungs, of_rungs, names, strict=False)
+        Climbed(rung, list(itertools.islice(results, len(runs))), turns.get(key), config.speedrun_target)
+        for rung, runs, key in zip(rungs, of_rungs, keys, strict=True)
     ]

@@ -15,7 +15,18 @@ from threeml_core.runs.sweep import run_jobs
 from threeml_core.study.experiment import StudyRun
 from threeml_core.study.results import Result
 from threeml_core.study.run import pretrain_job, run_study
-from threeml_core.study.rungs import RUNGS, Climbed, Rung, climbed, end_of, rung_runs, sweep_of, timed, timed_identity
+from threeml_core.study.rungs import (
+    RUNGS,
+    Climbed,
+    Rung,
+    climbed,
+    end_of,
+    read_sweep,
+    rung_runs,
+    sweep_of,
+    timed,
+    too_slow,
+)
 
 
 def run_speedrun(
@@ -30,14 +41,19 @@ def run_speedrun(
         raise ParameterError(
             "speedrun_target is missing: give the masked perplexity to which the rungs are timed, or -p preset speedrun"
         )
+    if config.plan_only:
+        swept = read_sweep(config, rungs)
+        return swept, climbed(config, swept, rungs)
     swept = run_study(config, [sweep_of(rungs)], log)
-    if not config.plan_only:
-        data = prepare_data(config, log)
-        chains = [runs for runs in rung_runs(config, swept, rungs) if runs]
-        jobs = [_attempt(runs, seed, data, config.speedrun_target) for runs in chains for seed in runs[0].seeds]
-        run_jobs(jobs, config, log, config.num_workers)
-        measure_steps(config, timed(config, rungs), timed_identity(config, rungs), log)
-    return swept, climbed(config, swept, rungs)
+    if slow := too_slow(config, swept):
+        log(f"{len(slow)} recipes have not reached the target: they are tuned again, with the most steps")
+        swept = run_study(config, [sweep_of(rungs, slow)], log)
+    data = prepare_data(config, log)
+    chains = [runs for runs in rung_runs(config, swept, rungs) if runs]
+    jobs = [_attempt(runs, seed, data, config.speedrun_target) for runs in chains for seed in runs[0].seeds]
+    records = run_jobs(jobs, config, log, config.num_workers)
+    clock = measure_steps(config, timed(config, rungs), log)
+    return swept, climbed(config, swept, rungs, records.values(), clock)
 
 
 def _attempt(runs: Sequence[StudyRun], seed: int, data: PreparedData, target: float) -> Job:

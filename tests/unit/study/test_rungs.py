@@ -11,6 +11,7 @@ import pytest
 
 from tests.study_records import pretrained, record
 from threeml_core.config import make_config
+from threeml_core.foundation.errors import ParameterError
 from threeml_core.runs.record import write_record
 from threeml_core.study.experiment import StudyRun
 from threeml_core.study.ledger import results_of, study_runs
@@ -28,7 +29,8 @@ from threeml_core.study.rungs import (
     sweep,
     sweep_of,
     timed,
-    timed_identity,
+    timed_as,
+    too_slow,
     untuned,
 )
 
@@ -49,12 +51,13 @@ def test_a_budget_that_diverged_has_missed() -> None:
 
 
 def test_a_gain_is_the_ratio_of_steps_times_that_of_the_clock() -> None:
-    def of(steps: dict[int, int], turns: list[float]) -> Climbed:
-        """A rung that is at the target after these steps of a seed, or nowhere near it (0)."""
+    def of(steps: dict[int, int], turns: list[float], first: float = 60.0) -> Climbed:
+        """A rung that is at the target after these steps of a seed, or nowhere near it (0), and misses it before."""
         results = [
-            Result(StudyRun(CONFIG.replace(max_steps=count or 1000), (SPEEDRUN,)), {seed: trained}, {}, {})
+            Result(StudyRun(CONFIG.replace(max_steps=at), (SPEEDRUN,)), {seed: trained}, {}, {})
             for seed, count in steps.items()
-            for trained in [pretrained(RUN, seed, eval_perplexity_masked=18.0 if count else 60.0)]
+            for at, end in ((10, first), (count or 1000, 18.0 if count else 60.0))
+            for trained in [pretrained(RUN, seed, eval_perplexity_masked=end)]
         ]
         return Climbed(Rung("", {}), results, np.array(turns), 18.0)
 
@@ -68,6 +71,45 @@ def test_a_gain_is_the_ratio_of_steps_times_that_of_the_clock() -> None:
     assert noisy is not None and noisy.low is not None and noisy.low < 4.0  # the clock's error alone
     assert gain(slow, of({1: 500, 2: 600, 3: 0}, [0.1] * 8)) is None
     assert gain(slow, of({1: 500, 2: 600}, [0.1] * 8)) is None
+    at_once = of({1: 10, 2: 10, 3: 10}, [0.1] * 8, first=18.0)  # with its first budget: it may need fewer steps
+    assert at_once.is_bound and not slow.is_bound
+    assert gain(at_once, slow) is None and gain(slow, at_once) is not None
+
+
+def test_a_recipe_that_does_not_get_there_is_tuned_again() -> None:
+    runs = study_runs(CONFIG, [sweep_of()])
+    results = []
+    for run in runs:
+        end = 50.0 if run.config.layer_norm == "post" else 9.0
+        results.append(Result(run, {0: pretrained(run, 0, eval_perplexity_masked=end)}, {}, {}))
+    again = too_slow(CONFIG, results)
+    assert len(again) == 2  # the first rungs' and that with 40%
+    further = study_runs(CONFIG, [sweep_of(again=again)])[len(runs) :]
+    assert len(further) == 8 and {run.config.max_steps for run in further} == {4000}
+    assert {run.config.layer_norm for run in further} == {"post"}
+
+
+def test_what_no_rate_is_tuned_for_is_no_rung() -> None:
+    with pytest.raises(ParameterError, match="rung 'batch' changes batch_size"):
+        untuned(CONFIG, (Rung("batch", {"batch_size": 8}),))
+    with pytest.raises(ParameterError, match="expected as many for both"):
+        sweep(CONFIG.replace(sweep_learning_rates="1e-3"))
+
+
+def test_everything_is_timed_once_and_found_by_what_it_is() -> None:
+    twice = (
+        *RUNGS[:4],
+        Rung("scaled", {"initialization": "scaled"}),
+        Rung("pre-LN", {"layer_norm": "pre"}),
+        *RUNGS[5:],
+    )
+    for rungs in (RUNGS, twice):
+        found = timed(CONFIG, rungs)
+        keys = [of.key for of in found.values()]
+        assert len(set(keys)) == len(keys) and list(found)[1] == "vanilla-15"
+        assert all(timed_as(of, rung.ours)[0] in keys for rung, of in zip(rungs, untuned(CONFIG, rungs), strict=True))
+    longer = timed(make_config({"preset": "longer-base", "layer_norm": "post"}))
+    assert any("post-LN" in name for name in longer)
 
 
 def test_every_recipe_is_tuned_with_the_same_budget() -> None:
@@ -102,7 +144,7 @@ def test_the_ladder_begins_with_run_mlm_and_switches_one_thing_on_at_a_time() ->
 def test_rungs_take_the_best_rate_and_stop_at_the_target(tmp_path: Path) -> None:
     rungs = (Rung("first", {"mask_rate": 0.15}), Rung("Muon", {"optimizer": "muon"}))
     given = {"preset": "speedrun", "runs_dir": str(tmp_path), "speedrun_steps": "10,20,40", "bf16": False}
-    config = make_config({**given, "num_pretrain_seeds": 2})
+    config = make_config({**given, "num_pretrain_seeds": 2, "speedrun_target": 18})
     for run in study_runs(config, [sweep_of(rungs)]):
         c = run.config
         rate = getattr(c, TUNED[c.optimizer])
@@ -120,7 +162,7 @@ def test_rungs_take_the_best_rate_and_stop_at_the_target(tmp_path: Path) -> None
     turns = {"seconds": [0.5] * 6, "cpu_seconds": [0.5] * 6}
     names = timed(config, rungs)
     metrics = {"turns": dict.fromkeys((*names, "vanilla-15 again"), turns)}
-    identity = {"variants": timed_identity(config, rungs)}
+    identity = {"variants": {name: of.key for name, of in names.items()}}
     write_record(record("clock", "speedrun-0123456789", config, identity=identity, metrics=metrics), tmp_path)
     found = climbed(config, swept, rungs)
     between = math.exp(math.log(20) + math.log(24 / 18) / math.log(24 / 12) * math.log(2))
