@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
-NOUNS, VERBS = ("cat", "dog", "bird", "fish", "horse"), ("sees", "hears", "follows", "likes")
+NOUNS, VERBS = ("cat", "dog", "bird", "fish", "horse", "cow", "bee"), ("sees", "hears", "follows", "likes")
 
 
 def write_treebank(folder: Path, sentences: int = 120) -> Path:
-    """Training and test file: "The cat sees the dog ." with 2 labels of every word; returns the folder."""
-    rng = random.Random(0)
+    """Training and test file: "The cat sees the dog ." with 2 labels of every word; each once, ten a document."""
+    found = list(itertools.product(NOUNS, VERBS, NOUNS))
+    random.Random(0).shuffle(found)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, count in (("small-train", sentences), ("small-test", sentences // 2)):
+    for name, chosen in (("small-train", found[:sentences]), ("small-test", found[sentences:][: sentences // 2])):
         blocks = []
-        for number in range(count):
-            one, verb, other = rng.choice(NOUNS), rng.choice(VERBS), rng.choice(NOUNS)
+        for number, (one, verb, other) in enumerate(chosen):
             words = [("The", "DET", 2, "det"), (one, "NOUN", 3, "nsubj"), (verb, "VERB", 0, "root")]
             words += [("the", "DET", 5, "det"), (other, "NOUN", 3, "obj"), (".", "PUNCT", 3, "punct")]
             rows = [

@@ -67,7 +67,7 @@ def probe(config: StudyConfig) -> None:
     from threeml_core.study.probing import probe_study
 
     found = probe_study(config)[1]
-    print(f"{probe_table(found)}\n\n{difference_table(found)}" if config.encoders is None else probe_table(found))
+    print(f"{probe_table(found)}\n\n{difference_table(found)}")
     for record in (found.words, *(record for seeds in found.models.values() for record in seeds.values())):
         print(f"record: {record.folder(config.runs_dir) / 'record.json'}")
 

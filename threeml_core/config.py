@@ -515,13 +515,16 @@ def parse_arguments(
         ]
         if lines:
             parser.add_argument_group(section.__doc__.rstrip("."), "\n".join(lines))
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     given: dict[str, Any] = {}
     for file in options.parameters_file:
         given |= _read_yaml(Path(file))
+    given |= dict(options.parameter)
     if several and (named := getattr(options, several)):
+        if several in given:
+            raise ParameterError(f"{several} stands there twice: as -p {several} and without a name; keep one")
         given[several] = ",".join(named)
-    return make_config(given | dict(options.parameter))
+    return make_config(given)
 
 
 def variant(config: StudyConfig, **changes: Any) -> StudyConfig:

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from threeml_core.foundation.errors import CorpusError
-from threeml_core.foundation.files import find_path
+from threeml_core.foundation.files import find_path, fingerprint
 from threeml_core.foundation.hub import hub_or_cache, hub_reason
 
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
@@ -159,3 +159,11 @@ def boundary_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int | None, int | 
     start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
     end = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
     return start, end
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Of its vocabulary, merges and templates."""
+    tokenizer.backend_tokenizer.no_truncation()  # a setting left by an earlier call is not part of it
+    tokenizer.backend_tokenizer.no_padding()
+    names = sorted(tokenizer.special_tokens_map.items())
+    return fingerprint([tokenizer.backend_tokenizer.to_str(), names, tokenizer.truncation_side], 32)

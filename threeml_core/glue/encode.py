@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from threeml_core.data.tokenizer import tokenizer_fingerprint
 from threeml_core.foundation.errors import DamagedFileError
 from threeml_core.foundation.files import atomic_folder, exclusive, fingerprint, write_json
 from threeml_core.glue.readers import Split, TaskData
@@ -106,14 +107,6 @@ def encode_task(
             f"damaged data cache: {folder} cannot be read ({type(error).__name__}: {error}); remove it and run again"
         ) from None
     return EncodedTask(fingerprint(identity), splits)
-
-
-def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Of its vocabulary, merges and templates."""
-    tokenizer.backend_tokenizer.no_truncation()  # a setting left by an earlier call is not part of it
-    tokenizer.backend_tokenizer.no_padding()
-    names = sorted(tokenizer.special_tokens_map.items())
-    return fingerprint([tokenizer.backend_tokenizer.to_str(), names, tokenizer.truncation_side], 32)
 
 
 def _encode(split: Split, tokenizer: PreTrainedTokenizerFast, max_length: int, segments: bool, folder: Path) -> None:

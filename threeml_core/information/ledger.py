@@ -40,16 +40,24 @@ def information_records(config: StudyConfig) -> list[RunRecord]:
     return [newest([r for r in there if r.data["run"] == run], config, "stage mutual_information") for run in runs]
 
 
-def probe_records(config: StudyConfig) -> list[RunRecord]:
-    """Records of probing with these parameters: the newest of the words alone, then those of encoders, oldest first.
+def probe_records(config: StudyConfig, checkpoints: Sequence[str] | None = None) -> list[RunRecord]:
+    """Records of probing with these parameters: of the words alone, then of encoders, the newest of each.
+
+    Args:
+        config: what is asked.
+        checkpoints: the encoders, by the names that they were probed under; None: all, oldest first.
 
     Raises:
-        ParameterError: there is none.
+        ParameterError: there is none, or none of one of the encoders.
     """
-    there = find(config, "probe", (*DATA_PARAMETERS, *PROBING_PARAMETERS))
+    asked = [name for name in PROBING_PARAMETERS if name != "probe_rates"]
+    there = find(config, "probe", (*DATA_PARAMETERS, *asked))
     words = newest([record for record in there if "words_alone" in record.identity], config, "stage probe")
-    same = words.identity["words_alone"]
-    return [words, *(record for record in there if record.identity.get("questions") == same)]
+    of_encoders = [r for r in there if r.identity.get("questions") == words.identity["words_alone"]]
+    if checkpoints is None:
+        return [words, *of_encoders]
+    by_name = [[r for r in of_encoders if r.data["checkpoint"] == name] for name in checkpoints]
+    return [words, *(newest(r, config, f"probes of {n}") for r, n in zip(by_name, checkpoints, strict=True))]
 
 
 def rate_records(config: StudyConfig, runs: Sequence[RunRecord]) -> list[RunRecord]:

@@ -17,9 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from threeml_core.foundation.errors import CorpusError
-
-STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""Of the ridge penalty, on standardised states, as a share of their number; held-out training text chooses one."""
+from threeml_core.parameters.probing import STRENGTHS
 
 States = Callable[[str], Iterable[tuple[np.ndarray, Tensor]]]
 """Part of the text (`fit`, `tune` or `test`) -> in batches, (k,) numbers of units and (k, D) their states."""
@@ -261,7 +259,7 @@ def control_labels(words: Sequence[str], labels: Labels, seed: int) -> Labels:
 
     Source: Hewitt and Liang (2019), "Designing and interpreting probes with control tasks".
     """
-    types, numbers = np.unique(np.array(words), return_inverse=True)
+    types = {word: number for number, word in enumerate(sorted(set(words)))}
     shares = np.bincount(labels.classes, minlength=labels.count) / len(labels.classes)
     drawn = np.random.default_rng(seed).choice(labels.count, size=len(types), p=shares)
-    return Labels(drawn[numbers], labels.count)
+    return Labels(drawn[[types[word] for word in words]], labels.count)

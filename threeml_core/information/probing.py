@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
 from threeml_core.config import StudyConfig
+from threeml_core.data.tokenizer import tokenizer_fingerprint
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.information.ledger import probe_records
@@ -46,7 +47,7 @@ def run_probing(
         StudyError: a bad treebank, text or checkpoint, before anything is probed.
     """
     if config.plan_only:
-        return probe_records(config)
+        return probe_records(config, checkpoints)
     asked = questions_of(config, log)
     jobs = [_floor_job(config, asked)]
     for checkpoint, seed in zip(checkpoints, seeds or [config.probe_seed] * len(checkpoints), strict=True):
@@ -107,6 +108,7 @@ def _job(config: StudyConfig, encoder: Encoder, asked: Mapping[str, Questions], 
     length = length_of(config, encoder)
     identity = {
         "encoder": encoder.fingerprint,
+        "tokenizer": tokenizer_fingerprint(encoder.tokenizer),
         "weights_seed": seed if encoder.is_random else None,
         "questions": {name: of.fingerprint for name, of in asked.items()},
         "probe_pooling": config.probe_pooling,
@@ -175,12 +177,10 @@ def _answers(
 
 
 def _described(answer: Probed, asked: Questions) -> dict[str, Any]:
-    """For the record; `right` counts the units of each text of the test part that are."""
-    of_texts = asked.of_unit()[answer.units]
-    counts = np.bincount(of_texts, weights=answer.right, minlength=len(asked.texts))
+    """For the record; `right` counts the units of each document of the test part that are."""
     return {
         "accuracy": answer.accuracy,
         "strength": answer.strength,
         "layers": list(answer.layers),
-        "right": [int(counts[i]) for i in asked.where("test")],
+        "right": asked.by_document(answer.right, answer.units),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ from threeml_core.information.word_order import Example, bigram_shift, shuffled_
 from threeml_core.parameters.probing import CONTROL, WORD_TASKS
 
 _TUNE, _TEST = 0.1, 0.4  # shares of training sentences, and of a text's documents: few have many sentences
+_OF_A_DOCUMENT = 300
 _ORDER_TASKS = {"bigram_shift": bigram_shift, "shuffled_span": shuffled_span}
 
 
@@ -35,6 +37,7 @@ class Questions:
     Attributes:
         texts: sentences.
         spans: of each text, of each unit: its first character and the one behind its last.
+        documents: of each text: what it is from; texts of one document are no independent items.
         parts: of each text: `fit`, `tune` or `test`.
         tasks: name -> labels of all units, which are numbered through.
         words: of each unit of a task on words; empty for tasks on sentences, whose one unit is the text.
@@ -43,6 +46,7 @@ class Questions:
 
     texts: Sequence[str]
     spans: Sequence[Sequence[tuple[int, int]]]
+    documents: Sequence[str]
     parts: Sequence[str]
     tasks: Mapping[str, Labels]
     words: Sequence[str] = ()
@@ -52,7 +56,8 @@ class Questions:
     def fingerprint(self) -> str:
         """Of all of it."""
         labels = {name: [of.classes.tolist(), of.count] for name, of in self.tasks.items()}
-        return fingerprint([list(self.texts), [list(map(list, s)) for s in self.spans], list(self.parts), labels])
+        spans = [list(map(list, of_text)) for of_text in self.spans]
+        return fingerprint([list(self.texts), spans, list(self.documents), list(self.parts), labels])
 
     def where(self, part: str) -> list[int]:
         """Places of its texts."""
@@ -60,8 +65,16 @@ class Questions:
 
     @property
     def sizes(self) -> list[int]:
-        """Units of each text of the test part."""
-        return [len(self.spans[i]) for i in self.where("test")]
+        """Units of each document of the test part."""
+        return self.by_document(np.ones(len(self.of_unit())), np.arange(len(self.of_unit())))
+
+    def by_document(self, values: np.ndarray, units: np.ndarray) -> list[int]:
+        """Sum of whole numbers of units (0 for all others) over each document of the test part, in its order."""
+        sums: dict[str, int] = dict.fromkeys((self.documents[i] for i in self.where("test")), 0)
+        for text, value in zip(self.of_unit()[units], values, strict=True):
+            if self.parts[text] == "test":
+                sums[self.documents[text]] += int(value)
+        return list(sums.values())
 
     def of_unit(self) -> np.ndarray:
         """(N,) the text of each unit."""
@@ -86,10 +99,10 @@ class Questions:
 
 def _by_word(words: Sequence[str], is_test: np.ndarray, train: np.ndarray, most: int) -> np.ndarray:
     counts: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
-    for word, label in zip(np.array(words)[~is_test], train, strict=True):
+    for word, label in zip(itertools.compress(words, ~is_test), train, strict=True):
         counts[word][int(label)] += 1
     best = {word: of.most_common(1)[0][0] for word, of in counts.items()}
-    return np.array([best.get(word, most) for word in np.array(words)[is_test]])
+    return np.array([best.get(word, most) for word in itertools.compress(words, is_test)])
 
 
 def _by_bag(texts: Sequence[str], is_test: np.ndarray, train: np.ndarray, most: int) -> np.ndarray:
@@ -117,7 +130,7 @@ def questions_of(config: StudyConfig, log: Log) -> dict[str, Questions]:
         log(f"{', '.join(words)}: left out, as there is no treebank (ud: a folder of Universal Dependencies)")
     order = {name: task for name, task in _ORDER_TASKS.items() if name in wanted}
     if order:
-        training, test = sides(held_out_documents(config), _TEST)
+        training, test = map(_few_of_each, sides(held_out_documents(config), _TEST))
         share = min(1.0, config.max_probe_sentences / (len(training) + len(test)))
         training, test = (_evenly(side, share) for side in (training, test))
         for name, task in order.items():
@@ -127,8 +140,20 @@ def questions_of(config: StudyConfig, log: Log) -> dict[str, Questions]:
     for name, of in found.items():
         counts = collections.Counter(of.parts)
         asked = ", ".join(f"{counts[part]:,} {part}" for part in ("fit", "tune", "test"))
-        log(f"{name}: {asked} sentences, {sum(map(len, of.spans)):,} units; passed over: {of.passed_over:,}")
+        documents = len(set(of.documents))
+        log(f"{name}: {asked} sentences of {documents:,} documents; passed over: {of.passed_over:,}")
     return found
+
+
+def _few_of_each(side: Sequence[Example]) -> list[Example]:
+    """At most `_OF_A_DOCUMENT` sentences of each document, the first ones: a long one would be most of a side."""
+    counts: collections.Counter[str] = collections.Counter()
+    kept = []
+    for example in side:
+        counts[example.document] += 1
+        if counts[example.document] <= _OF_A_DOCUMENT:
+            kept.append(example)
+    return kept
 
 
 def _evenly(side: Sequence[Example], share: float) -> list[Example]:
@@ -137,13 +162,17 @@ def _evenly(side: Sequence[Example], share: float) -> list[Example]:
 
 
 def _training_parts(texts: Sequence[str]) -> list[str]:
-    return ["tune" if held_out(text, _TUNE) else "fit" for text in texts]
+    # with words before them, as the bare text may be a document that the same hash has held out of pre-training
+    return ["tune" if held_out(f"tune {text}", _TUNE) else "fit" for text in texts]
 
 
 def word_questions(
     training: Sequence[Sentence], test: Sequence[Sentence], tasks: Sequence[str], seed: int
 ) -> Questions:
-    """Of treebanks: each task and its control task."""
+    """Of treebanks: each task and its control task. Training sentences that stand in the test too are passed over."""
+    known = {sentence.text for sentence in test}
+    kept = [sentence for sentence in training if sentence.text not in known]
+    passed_over, training = len(training) - len(kept), kept
     sentences = [*training, *test]
     words = [s.text[begin:end].lower() for s in sentences for begin, end in s.spans]
     labels: dict[str, Labels] = {}
@@ -152,7 +181,11 @@ def word_questions(
         labels[name] = Labels(numbers, len(classes))
     controls = {CONTROL.format(name): control_labels(words, of, seed) for name, of in labels.items()}
     parts = [*_training_parts([s.text for s in training]), *["test"] * len(test)]
-    return Questions([s.text for s in sentences], [s.spans for s in sentences], parts, labels | controls, words)
+    documents = [s.document or s.text for s in sentences]
+    if len(set(documents[len(training) :])) < 2:  # one document says nothing of how documents vary
+        documents = [s.text for s in sentences]
+    spans = [s.spans for s in sentences]
+    return Questions([s.text for s in sentences], spans, documents, parts, labels | controls, words, passed_over)
 
 
 def order_questions(
@@ -168,4 +201,7 @@ def order_questions(
     parts = [*_training_parts([e.text for e in fitted]), *["test"] * len(judged)]
     labels = Labels(np.array([example.label for example in examples]), 2)
     spans = [((0, len(example.text)),) for example in examples]
-    return Questions([e.text for e in examples], spans, parts, {name: labels}, (), lost + further)
+    documents = [e.document for e in examples]
+    if len(set(documents[len(fitted) :])) < 2:
+        documents = [e.text for e in examples]
+    return Questions([e.text for e in examples], spans, documents, parts, {name: labels}, (), lost + further)

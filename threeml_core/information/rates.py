@@ -13,7 +13,7 @@ from typing import Any
 
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data
-from threeml_core.foundation.errors import CheckpointError
+from threeml_core.foundation.errors import CheckpointError, ParameterError
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.information.ledger import rate_records
 from threeml_core.information.measure import load_model, merge_parameters
@@ -66,7 +66,10 @@ def rate_matrix(config: StudyConfig, runs: Sequence[RunRecord], log: Log = print
 
 def _corruption(config: StudyConfig, data: PreparedData, rate: float) -> CorruptedBatch:
     sequences = validation_sequences(config, data)
-    own = config.replace(eval_mask_rate=rate, eval_mask_split="80-10-10")
+    try:
+        own = config.replace(eval_mask_rate=rate, eval_mask_split="80-10-10")
+    except ParameterError as error:
+        raise ParameterError(f"probe_rates: {rate:g} as {error}") from None
     return fixed_corruption(sequences, masking_of(own, data, evaluation=True))
 
 

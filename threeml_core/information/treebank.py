@@ -56,6 +56,8 @@ class _Row(NamedTuple):
 def read_treebanks(folder: str | Path) -> tuple[list[Sentence], list[Sentence]]:
     """Training and test sentences of the .conllu files in and below a folder; files with "test" in their name are test.
 
+    The folder `not-to-release` of UD's repositories, which holds the same sentences again, is passed over.
+
     Raises:
         CorpusError: no such folder, no file for training or none for test, or one that `read_treebank` refuses.
     """
@@ -63,6 +65,7 @@ def read_treebanks(folder: str | Path) -> tuple[list[Sentence], list[Sentence]]:
     if not folder.is_dir():
         raise CorpusError(f"treebanks {folder}: no such folder; expected a folder of .conllu files")
     files, passed_over = find_texts(folder, {".conllu"})
+    files = [file for file in files if "not-to-release" not in file.parts]  # in UD's repositories: the same text again
     test = [file for file in files if "test" in file.name.lower()]
     training = [file for file in files if file not in test]
     for side, rule in ((training, "training: a name without 'test'"), (test, "test: a name with 'test' in it")):

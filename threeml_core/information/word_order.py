@@ -81,8 +81,8 @@ def sides(documents: Iterable[str], test_share: float = 0.2) -> tuple[list[Examp
         (test if held_out(name, test_share) else training).append(Example(sentence, 0, name))
     if not training or not test:
         raise CorpusError(
-            f"{len(texts):,} documents have {len(training):,} sentences for training and {len(test):,} for test "
-            f"(test_share={test_share}), expected some on each side: give more documents, or another share"
+            f"{len(texts):,} held-out documents have {len(training):,} sentences for training and {len(test):,} for "
+            "test, expected some on each side: give more validation text (validation_fraction, validation_corpus)"
         )
     return training, test
 

@@ -10,6 +10,9 @@ from threeml_core.parameters.parameter import COUNT, SEED, at_least, one_of, par
 CONTROL = "{} by heart"
 """Name of the control task of a task on words: a class for each word type, at random."""
 
+STRENGTHS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Of the ridge penalty, on standardised states, as a share of their number; held-out training text chooses one."""
+
 WORD_TASKS = ("upos", "deprel")
 TASKS = (*WORD_TASKS, "bigram_shift", "shuffled_span")
 

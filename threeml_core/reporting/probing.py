@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+import collections
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
-from threeml_core.parameters.probing import CONTROL
+from threeml_core.parameters.probing import CONTROL, STRENGTHS
 from threeml_core.reporting import cells
 from threeml_core.reporting.style import GREY, Figure, color_of, drawing, legend_below, look_of
 from threeml_core.reporting.table import MISSING, Table
@@ -27,48 +28,52 @@ def probe_table(found: Probes) -> Table:
     alone = found.words.metrics["tasks"]
     rows = []
     for name, key in (("most frequent class", "most_frequent"), ("words alone", "words")):
-        rows.append(
-            {"Encoder": name} | {TITLES[t]: f"{100 * alone[t][key]:.1f}" for t in found.tasks} | {"Seeds": MISSING}
-        )
-    models = sorted(found.models, key=lambda model: model != RANDOM)
-    for model in models:
+        row = {"Encoder": name} | {TITLES[t]: f"{100 * alone[t][key]:.1f}" for t in found.tasks}
+        rows.append({**row, "Seeds": MISSING})
+    for model in sorted(found.models, key=lambda model: model != RANDOM):
         row = {"Encoder": model} | {TITLES[t]: _text(found.score(model, t)) for t in found.tasks}
         rows.append({**row, "Seeds": f"{len(found.models[model])}"})
-    items = "; ".join(f"{TITLES[t]} {sum(found.sizes(t)):,} in {len(found.sizes(t)):,} sentences" for t in found.tasks)
+    items = "; ".join(f"{TITLES[t]} {sum(found.sizes(t)):,} in {len(found.sizes(t)):,} documents" for t in found.tasks)
     return Table(
         rows,
-        "Accuracy of a linear probe on all layers of the frozen encoder, %, with its 95% interval over pre-training "
-        f"seeds and test sentences. Asked: {items}",
+        f"Accuracy of a linear probe on all layers of the frozen encoder, %, {_basis(found)}. Asked: {items}",
     )
 
 
-def difference_table(found: Probes, baseline: str = BASELINE) -> Table:
-    """Each model against the baseline, paired by seed and sentence."""
+def difference_table(found: Probes, baseline: str = "") -> Table:
+    """Each model against the baseline ("": vanilla-40%, or the first encoder), paired by seed and document."""
+    baseline = baseline or (BASELINE if BASELINE in found.models else next(iter(found.models), ""))
     rows = []
     for model in found.models:
         if model != baseline and found.difference(model, found.tasks[0], baseline):
             differences = {TITLES[t]: _text(found.difference(model, t, baseline), sign="+") for t in found.tasks}
             rows.append({"Encoder": model} | differences)
     return Table(
-        rows or [{"Encoder": f"nothing to compare with {baseline}"}],
-        f"Accuracy minus that of {baseline}, points, paired by seed and sentence, with its 95% interval",
+        rows or [{"Encoder": "nothing to compare"}],
+        f"Accuracy minus that of {baseline or 'a baseline'}, points, {_basis(found)}, paired by seed and document",
     )
+
+
+def _basis(found: Probes) -> str:
+    several = any(len(seeds) > 1 for seeds in found.models.values())
+    if several:
+        return "with its 95% interval over pre-training seeds and test documents"
+    return "in brackets the 95% interval over test documents alone, as there is one seed"
 
 
 def selectivity_table(found: Probes) -> Table:
     """What a probe learns by heart: its accuracy on a class drawn for each word type, and how much less that is."""
     rows = []
+    known = [t for t in found.tasks if CONTROL.format(t) in found.words.metrics["tasks"]]
+    if not known:
+        return Table([{"Control tasks": "none: they need a treebank (ud)"}], "Control tasks")
     for model in found.models:
         row = {"Encoder": model}
-        for task in found.tasks:
-            control = CONTROL.format(task)
-            if control in found.words.metrics["tasks"]:
-                real, learned = found.score(model, task).mean, found.score(model, control).mean
-                row |= {f"{TITLES[task]}, control task": f"{100 * learned:.1f}"}
-                row |= {f"{TITLES[task]}, selectivity": f"{100 * (real - learned):.1f}"}
+        for task in known:
+            real, learned = found.score(model, task).mean, found.score(model, CONTROL.format(task)).mean
+            row |= {f"{TITLES[task]}, control task": f"{100 * learned:.1f}"}
+            row |= {f"{TITLES[task]}, selectivity": f"{100 * (real - learned):.1f}"}
         rows.append(row)
-    if len(rows[0]) == 1:
-        return Table([{"Control tasks": "none: they need a treebank (ud)"}], "Control tasks")
     return Table(
         rows,
         "Control tasks: every word type has a class drawn at random, as often as the real ones; selectivity is the "
@@ -77,18 +82,13 @@ def selectivity_table(found: Probes) -> Table:
 
 
 def plot_layers(found: Probes) -> Figure:
-    """Accuracy from each layer alone, and dotted what words alone reach; a panel for each task."""
-    others: Iterator[str] = itertools.cycle(["--", ":", "-."])
-    looks = {
-        model: look_of(found.architectures[model])
-        if model in found.architectures
-        else {"color": GREY if model == RANDOM else color_of(None), "marker": "x", "linestyle": next(others)}
-        for model in found.models
-    }
+    """Accuracy from each layer alone, and dotted what words alone reach; a panel for each task; without ablations."""
+    shown = {model: seeds for model, seeds in found.models.items() if not found.architectures or "," not in model}
+    looks = _looks(shown, found)
     ends = []
     with drawing(len(found.tasks), per_row=2) as (figure, axes):
         for axis, task in zip(axes, found.tasks, strict=True):
-            for model, seeds in found.models.items():
+            for model, seeds in shown.items():
                 layers = [record.metrics["tasks"][task]["layers"] for record in seeds.values()]
                 for of_seed in layers if len(layers) > 1 else ():
                     axis.plot(100 * np.array(of_seed), color=looks[model]["color"], linewidth=0.6, alpha=0.5)
@@ -106,7 +106,7 @@ def plot_layers(found: Probes) -> Figure:
 
 
 def rate_table(found: RateMatrix | None) -> Table:
-    """Masked perplexity of each model at each rate, and at [MASK]s the difference in loss to the baseline."""
+    """Masked perplexity of each model at each rate; the records have all kinds of tokens."""
     if not found:
         return Table([{"Rate matrix": "of the study's own models alone: leave encoders out"}], "Rate matrix")
     rates = list(next(iter(next(iter(found.values())).values())).metrics["rates"])
@@ -139,11 +139,29 @@ def runs_table(found: Probes, rates: RateMatrix | None = None) -> Table:
     return Table(rows, f"Encoders behind this page: {len(rows) - 1}", folded=True)
 
 
+def _looks(models: Iterable[str], found: Probes) -> dict[str, dict[str, Any]]:
+    """A colour for each architecture, a line style for each model of it."""
+    looks: dict[str, dict[str, Any]] = {}
+    counts: collections.Counter[str] = collections.Counter()
+    for model in models:
+        kind = found.architectures.get(model, RANDOM if model == RANDOM else "other")
+        look = look_of(kind) if model in found.architectures else {"marker": "x"}
+        colour = look.get("color", GREY if model == RANDOM else color_of(None))
+        looks[model] = {**look, "color": colour, "linestyle": _STYLES[counts[kind] % len(_STYLES)]}
+        counts[kind] += 1
+    return looks
+
+
+_STYLES = ("-", "--", ":", "-.")
+
+
 def _text(found: ScoreInterval | None, sign: str = "") -> str:
     if found is None:
         return MISSING
     mean = f"{100 * found.mean:{sign}.1f}"
-    return mean if found.low is None or found.high is None else f"{mean} ± {50 * (found.high - found.low):.1f}"
+    if found.low is None or found.high is None:
+        return f"{mean} (± {100 * 1.96 * found.item_error:.1f})"
+    return f"{mean} ± {50 * (found.high - found.low):.1f}"
 
 
 def probe_notes(found: Probes) -> str:
@@ -155,7 +173,12 @@ def probe_notes(found: Probes) -> str:
         for group, of in counts.items()
     )
     texts = [record.data["texts"] for seeds in found.models.values() for record in seeds.values()]
+    if not texts:
+        return f"{asked}. No encoder has been probed."
     long = {group: max(of[group]["long"] for of in texts) for group in counts}
     windows = ", ".join(f"{count:,} of {group}" for group, count in long.items() if count)
     said = f" Longer than an encoder takes at once, and read in equal windows: up to {windows}." if windows else ""
-    return f"{asked}.{said}"
+    tried = [r.metrics["tasks"][t]["strength"] for s in found.models.values() for r in s.values() for t in found.tasks]
+    edge = sum(strength in (STRENGTHS[0], STRENGTHS[-1]) for strength in tried)
+    at_edge = f" {edge} of {len(tried)} penalties are the smallest or the largest that was tried." if edge else ""
+    return f"{asked}.{said}{at_edge}"

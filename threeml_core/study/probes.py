@@ -6,8 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from threeml_core.config import StudyConfig, executed_parameters
-from threeml_core.foundation.files import fingerprint
+from threeml_core.config import StudyConfig
 from threeml_core.parameters.probing import WORD_TASKS
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.bootstrap import ScoreInterval, score_interval
@@ -16,11 +15,11 @@ from threeml_core.study.evidence import Evidence
 from threeml_core.study.experiment import Changes, Experiment
 from threeml_core.study.experiments.table_2 import TABLE_2A, TABLE_2B, TABLE_2C
 from threeml_core.study.experiments.table_3 import STUDY_MODELS
-from threeml_core.study.ledger import EXPERIMENTS, find, study_runs
+from threeml_core.study.ledger import EXPERIMENTS, find
 from threeml_core.study.results import Result
 
 DECIDING = ("upos", "deprel", "bigram_shift")
-"""Tasks whose mean accuracy judges claims; fixed before any run. What else is asked is only shown."""
+"""Tasks whose mean accuracy judges claims, if all are asked. What else is asked is only shown."""
 
 ABLATIONS = (TABLE_2A, TABLE_2B, TABLE_2C)
 JUDGED = ("C1", "C2", "C3", "C4", "C5", "C6")
@@ -60,7 +59,7 @@ class Probes:
         return [name for name in self.words.metrics["tasks"] if " " not in name]
 
     def sizes(self, task: str) -> list[int]:
-        """Words (or 1) of each test sentence."""
+        """Units of each document of the test."""
         return list(self.words.metrics["tasks"][task]["sizes"])
 
     def right(self, model: str, task: str, seeds: Iterable[int]) -> list[list[int]]:
@@ -68,7 +67,7 @@ class Probes:
         return [self.models[model][seed].metrics["tasks"][task]["right"] for seed in seeds]
 
     def score(self, model: str, task: str) -> ScoreInterval:
-        """Mean accuracy over seeds with its interval over seeds and sentences."""
+        """Mean accuracy over seeds with its interval over seeds and documents."""
         return score_interval(self.right(model, task, self.models[model]), None, self.sizes(task))
 
     def mean(self, model: str, seed: int, tasks: Sequence[str]) -> float:
@@ -76,7 +75,7 @@ class Probes:
         return math.fsum(self.models[model][seed].metrics["tasks"][task]["accuracy"] for task in tasks) / len(tasks)
 
     def difference(self, model: str, task: str, baseline: str = BASELINE) -> ScoreInterval | None:
-        """Its accuracy minus the baseline's, paired by seed and sentence; None: they share no seed."""
+        """Its accuracy minus the baseline's, paired by seed and document; None: they share no seed."""
         if not (seeds := [seed for seed in self.models[model] if seed in self.models.get(baseline, ())]):
             return None
         return score_interval(self.right(model, task, seeds), self.right(baseline, task, seeds), self.sizes(task))
@@ -94,21 +93,27 @@ def named(result: Result, config: StudyConfig) -> str:
 
 
 def probes_of(config: StudyConfig, results: Sequence[Result], records: Sequence[RunRecord]) -> Probes:
-    """Records of `run_probing` by the models of a study; without results each encoder is a model."""
+    """Records of `run_probing` (the words alone, then encoders) by the models of a study."""
     words, *of_encoders = records
-    if not results:
-        return Probes(words, {record.data["checkpoint"]: {0: record} for record in of_encoders}, {})
     by_run = {record.data["run"]: record for record in of_encoders if not record.data["is_random"]}
     models: dict[str, dict[int, RunRecord]] = {}
     runs: dict[str, dict[int, RunRecord]] = {}
     architectures: dict[str, str] = {}
+    baseline: set[str] = set()
     for result in results:
         if found := {s: by_run[run.run_id] for s, run in result.ended.items() if run.run_id in by_run}:
             name = named(result, config)
             models[name], runs[name] = found, result.ended
             architectures[name] = result.run.config.architecture
-    random = {record.identity["weights_seed"]: record for record in of_encoders if record.data["is_random"]}
+            baseline |= {run.run_id for run in result.ended.values()} if name == BASELINE else set()
+    random = {r.identity["weights_seed"]: r for r in of_encoders if r.data["is_random"] and r.data["run"] in baseline}
     return Probes(words, models | ({RANDOM: random} if random else {}), architectures, runs)
+
+
+def probes_by_name(names: Sequence[str], records: Sequence[RunRecord]) -> Probes:
+    """Records of `run_probing`, of encoders by the names that were asked for."""
+    words, *of_encoders = records
+    return Probes(words, {name: {0: record} for name, record in zip(names, of_encoders, strict=True)}, {})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,13 +125,15 @@ class ProbeEvidence(Evidence):
     def scores(self, first: Result | None, second: Result | None, low: float, high: float, what: str = "") -> Finding:
         """Difference of the mean accuracies, in points, paired by seed; see `Evidence.scores`.
 
-        Its error of measurement is that of the sentences: tasks on the same sentences add up, others in quadrature. In
+        Its error of measurement is that of the documents: tasks on the same ones add up, others in quadrature. In
         doubt where neither model knows more than random weights do.
         """
         pair = [named(model, self.config) for model in (first, second) if model is not None]
         what = what or " - ".join(pair)
-        found, tasks = self.probes, [task for task in DECIDING if task in self.probes.tasks]
-        known = len(pair) == 2 and tasks and all(name in found.models for name in pair)
+        found, tasks = self.probes, DECIDING
+        if missing := [task for task in tasks if task not in found.tasks]:
+            return Finding(what, "points", low, high, (), f"not asked: {', '.join(missing)}")
+        known = len(pair) == 2 and all(name in found.models for name in pair)
         seeds = sorted(found.models[pair[0]].keys() & found.models[pair[1]].keys()) if known else []
         if not seeds:
             return Finding(what, "points", low, high, ())
@@ -157,8 +164,11 @@ def probe_claims(config: StudyConfig, results: Sequence[Result], found: Probes) 
     return [dataclasses.replace(claim, name=f"{claim.name} by probes") for claim in chosen]
 
 
-def results_to_probe(config: StudyConfig) -> list[Result]:
-    """The study's models that are probed, as far as they are pre-trained, with the exhibits that they belong to."""
-    probed = {fingerprint(executed_parameters(run.config)) for run in study_runs(config, [PROBES])}
-    results = find(config, [PROBES, "Table 3", *ABLATIONS])
-    return [result for result in results if fingerprint(executed_parameters(result.run.config)) in probed]
+def results_to_probe(config: StudyConfig, trained: Sequence[Result] | None = None) -> list[Result]:
+    """The study's models that are probed, with the exhibits that they belong to.
+
+    `trained`: what their pre-training gave; None: as far as there are records of it.
+    """
+    records = None if trained is None else [record for result in trained for record in result.pretraining.values()]
+    results = find(config, [PROBES, "Table 3", *ABLATIONS], records, any_text=records is not None)
+    return [result for result in results if PROBES.name in result.run.exhibits]

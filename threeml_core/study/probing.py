@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.log import Log, print_line
+from threeml_core.information.ledger import probe_records
 from threeml_core.information.probing import named_encoders, run_probing
 from threeml_core.information.rates import rate_matrix
 from threeml_core.parameters.glue import RANDOM as RANDOM_WEIGHTS
-from threeml_core.study.probes import BASELINE, PROBES, Probes, RateMatrix, named, probes_of, results_to_probe
+from threeml_core.study.probes import (
+    BASELINE,
+    PROBES,
+    Probes,
+    RateMatrix,
+    named,
+    probes_by_name,
+    probes_of,
+    results_to_probe,
+)
 from threeml_core.study.results import Result
 from threeml_core.study.run import run_study
 
@@ -35,9 +45,12 @@ def probe_study(config: StudyConfig, log: Log = print_line) -> tuple[list[Result
         StudyError: see `run_probing` and `run_study`.
     """
     if config.encoders is not None:
-        return [], probes_of(config, [], run_probing(config, named_encoders(config), log=log))
-    run_study(config, [PROBES], log)
-    results = results_to_probe(config)
+        names = named_encoders(config)
+        return [], probes_by_name(names, run_probing(config, names, log=log))
+    trained = run_study(config, [PROBES], log)
+    results = results_to_probe(config, trained)
+    if config.plan_only:
+        return results, probes_of(config, results, probe_records(config))
     checkpoints, seeds = [], []
     for result in results:
         for seed, record in result.ended.items():

@@ -13,7 +13,8 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
-from threeml_core.information.probe import STRENGTHS, Labels, Moments, control_labels, place_units, probe, unit_states
+from threeml_core.information.probe import Labels, Moments, control_labels, place_units, probe, unit_states
+from threeml_core.parameters.probing import STRENGTHS
 
 PARTS = {"fit": slice(0, 600), "tune": slice(600, 800), "test": slice(800, 1200)}
 

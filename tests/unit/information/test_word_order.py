@@ -85,10 +85,12 @@ def test_sides_do_not_depend_on_order_copies_or_what_was_held_out_before(documen
 
 
 def test_an_empty_side_is_one_line(documents: list[str]) -> None:
-    with pytest.raises(CorpusError, match=r"1 documents have \d+ sentences for training and \d+ for test") as error:
+    with pytest.raises(
+        CorpusError, match=r"1 held-out documents have \d+ sentences for training and \d+ for test"
+    ) as error:
         sides(documents[:1])
     assert "\n" not in str(error.value)
-    with pytest.raises(CorpusError, match="0 documents have 0 sentences for training and 0 for test"):
+    with pytest.raises(CorpusError, match="0 held-out documents have 0 sentences for training and 0 for test"):
         sides([])
 
 

@@ -55,7 +55,9 @@ def study(
         for seed, trained in result.ended.items():
             off = 0.005 * (seed - 1) * (-1) ** number
             records.append(probed(trained.run_id, accuracy(named(result, config)) + off, rng))
-    records += [probed("random", random, rng, weights_seed=seed) for seed in range(seeds)]
+    (baseline,) = (result for result in results if named(result, config) == BASELINE)
+    records += [probed(r.run_id, random, rng, weights_seed=seed) for seed, r in baseline.ended.items()]
+    records.append(probed("of another study", 0.99, rng, weights_seed=0))
     return config, results, probes_of(config, results, records)
 
 
