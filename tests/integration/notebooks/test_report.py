@@ -83,6 +83,7 @@ def test_the_report_is_there() -> None:
         "06_comparison.html",
         "07_mutual_information.html",
         "08_performance.html",
+        "09_probing.html",
         "10_your_own_text.html",
     }
 
