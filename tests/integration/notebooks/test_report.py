@@ -373,7 +373,9 @@ def test_pages_of_a_report() -> None:
     def names(**given: object) -> list[str]:
         return [path.stem for path in execute.pages_of(make_config(given))]
 
-    assert len(names()) == 11
+    assert len(names()) == 12 and "11_speedrun" not in names()  # a report by itself
+    assert names(preset="speedrun") == ["11_speedrun"] and names(pages="11") == ["11_speedrun"]
+    assert names(preset="small-probes") == ["09_probing"] and "09_probing" not in names(preset="small")
     assert names(preset="benchmark") == ["08_performance"]
     assert names(pages="8, 00") == ["00_basic_idea", "00_cost_model", "08_performance"]
     assert names(pages=7) == ["07_mutual_information"]  # as papermill passes `-p pages 7`
