@@ -28,9 +28,10 @@ from threeml_core.reporting.table_2 import swap_table
 from threeml_core.reporting.table_3 import budget_table, difference_table, learned_table
 from threeml_core.runs.archive import from_records
 from threeml_core.runs.record import STAGES, load_records
+from threeml_core.statistics.verdicts import NOT_RUN, Claim
 from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
-from threeml_core.study.probes import Probes, probes_of, results_to_probe
+from threeml_core.study.probes import Probes, probe_claims, probes_of, results_to_probe
 from threeml_core.study.results import Downstream, Result, averages
 from threeml_core.study.rungs import climbed, read_sweep
 
@@ -143,6 +144,11 @@ def _probes(study: Study) -> Probes:
     return probes_of(study.config, results_to_probe(study.config), probe_records(study.config))
 
 
+def _judged(study: Study) -> list[Claim]:
+    claims = probe_claims(study.config, results_to_probe(study.config), _probes(study))
+    return [claim for claim in claims if claim.verdict != NOT_RUN]
+
+
 TABLES: Mapping[str, Callable[[Study], Table]] = {
     "results": _results,
     "claims": lambda study: claim_table(study.claims),
@@ -158,6 +164,7 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "ladder": _ladder,
     "sweep": _sweep,
     "probes": lambda study: probe_table(_probes(study)),
+    "probe-claims": lambda study: claim_table(_judged(study)),
     "probe-differences": lambda study: probe_difference_table(_probes(study)),
 }
 
