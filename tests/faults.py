@@ -1669,7 +1669,7 @@ FAULTS = [
         "the tokenizer of another encoder beside the weights",
         "one line: it does not fit",
         "everything",
-        "tests/unit/glue/test_encoders.py::test_bad_checkpoints",
+        "tests/unit/training/test_encoders.py::test_bad_checkpoints",
     ),
     Fault(
         "answers on different examples compared in pairs",
