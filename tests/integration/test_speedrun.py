@@ -36,7 +36,7 @@ def test_it_climbs_once(given: dict[str, object]) -> None:
     config = make_config(given)
     swept, found = run_speedrun(config, rungs=LADDER)
     steps = [result.run.config.max_steps for result in swept]
-    # the first rung's recipe, and both encoders with both optimizers, two rates each; those that missed the target again
+    # the first recipe, both encoders with both optimizers, two rates each; and those again that missed the target
     assert steps.count(3) == 2 * (1 + 4) and set(steps) == {3, 30} and steps.count(30) % 2 == 0
     assert found[0].ends == found[1].ends and list(found[0].ends) == [1, 2]
     for of in found:
