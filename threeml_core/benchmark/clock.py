@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from threeml_core.benchmark.load import Patience, wait_until_idle
 from threeml_core.benchmark.run import PAGE_WAIT, code_fingerprint
 from threeml_core.benchmark.speed import take_turns
-from threeml_core.benchmark.speeds import why_no_speed
+from threeml_core.benchmark.speeds import Timed, why_no_speed
 from threeml_core.benchmark.variants import Variant, at_its_best, make_runner
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import prepare_data
@@ -19,22 +19,6 @@ from threeml_core.runs.record import RunRecord, describe_environment, read_recor
 from threeml_core.training.device import choose_device, describe_device
 
 STAGE = "clock"
-
-
-class Timed(Protocol):
-    """What is timed."""
-
-    @property
-    def key(self) -> str:
-        """What decides its time."""
-
-    @property
-    def config(self) -> StudyConfig:
-        """How it is trained."""
-
-    @property
-    def ours(self) -> bool:
-        """By this package; else as Hugging Face's run_mlm does it."""
 
 
 def measure_steps(config: StudyConfig, variants: Mapping[str, Timed], log: Log = print_line) -> RunRecord:

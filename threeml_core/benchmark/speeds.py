@@ -58,6 +58,21 @@ class Interval:
         return Interval(self.value * factor, self.low * factor, self.high * factor)
 
 
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """A configuration whose step is timed, see `benchmark.clock`.
+
+    Attributes:
+        key: of all that decides its time.
+        config: how it is trained.
+        ours: by this package; else as Hugging Face's run_mlm does it.
+    """
+
+    key: str
+    config: StudyConfig
+    ours: bool
+
+
 def interval(values: np.ndarray, resamples: int = 10_000) -> Interval:
     """Median of (rounds,) values, and the percentile bootstrap of it; the same values give the same interval."""
     rng = np.random.default_rng(0)

@@ -6,6 +6,7 @@ import dataclasses
 import html
 import re
 import xml.etree.ElementTree
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,12 @@ def to_html(source: str) -> str:
     text = text.replace("<table>", '<table class="study">')
     text = re.sub(r'href="([\w.-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', text)
     return re.sub(r'href="([\w-]+)\.md(#[^"]*)?"', lambda m: f'href="{m[1].lower()}.html{m[2] or ""}"', text)
+
+
+def without_dead_links(text: str, pages: Collection[str]) -> str:
+    """Links to pages that a report does not have become their words."""
+    link = r'(?s)<a href="([\w-]+\.html)(?:#[^"]*)?"[^>]*>(.*?)</a>'
+    return re.sub(link, lambda m: m[0] if m[1] in pages else m[2], text)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from threeml_core.foundation.files import atomic_folder, project_path
 from threeml_core.reporting.claims import claim_table, key_figure
 from threeml_core.reporting.execute import execute_notebooks
 from threeml_core.reporting.notes import first_notes
-from threeml_core.reporting.page import read_page, tidy, to_html, without_times
+from threeml_core.reporting.page import read_page, tidy, to_html, without_dead_links, without_times
 from threeml_core.runs.archive import CURVES, RESULTS, from_records, shown_records, write_archive
 from threeml_core.runs.record import STAGES, RunRecord, describe_environment, load_records
 from threeml_core.study.claims import claims
@@ -115,7 +115,8 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: 
         for page in (*pages, None):
             notebook, href = (page.notebook, page.href) if page else (nbformat.v4.new_notebook(), "index.html")
             body, _ = exporter.from_notebook_node(notebook, {"study": {**shared, "here": page}})
-            (folder / href).write_text(tidy(body), encoding="utf-8")
+            text = without_dead_links(body, {"index.html", *(each.href for each in pages)})
+            (folder / href).write_text(tidy(text), encoding="utf-8")
         for source in files:
             (folder / source.name).write_text(without_times(source), encoding="utf-8")
         if not from_records_alone:

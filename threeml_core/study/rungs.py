@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from threeml_core.benchmark.speeds import BASELINE, ratio
+from threeml_core.benchmark.speeds import BASELINE, Timed, ratio
 from threeml_core.config import DATA_PARAMETERS, StudyConfig, executed_parameters, variant
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import fingerprint
@@ -273,15 +273,6 @@ def timed_name(config: StudyConfig, ours: bool = True) -> str:
     precision = {True: "bf16", False: "fp32", None: "own precision"}[config.bf16]
     place = f" {config.layer_norm}-LN, {config.initialization}" if config.encoder == "roberta" else ""
     return f"{'' if ours else 'Hugging Face '}{model}, {config.encoder}{place}, {config.optimizer}, {precision}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Timed:
-    """What is timed: its key, how it is trained, and whether by this package."""
-
-    key: str
-    config: StudyConfig
-    ours: bool
 
 
 def timed(config: StudyConfig, rungs: Sequence[Rung] = RUNGS) -> dict[str, Timed]:
