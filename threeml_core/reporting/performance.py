@@ -268,3 +268,18 @@ def preparation_table(record: RunRecord) -> Table:
         rows.append({**row, "Memory": f"{of['peak_bytes'] / 2**20:,.0f} MiB"})
     times = f"{rates[0] / rates[1]:.1f} times the tokens per CPU second. Memory is what it adds to the imports."
     return Table(rows, f"Preparing data, the same text and tokenizer, each in a process of its own: {times}")
+
+
+def clock_said(record: RunRecord | None, repeated: str) -> str:
+    """When and where steps were timed in turns (stage `clock`), and how noisy: what was timed twice against itself."""
+    if record is None:
+        return "The clock has not been measured."
+    floor = speeds.noise(record)
+    assert floor is not None
+    hardware, rounds = record.environment["hardware"], len(next(iter(record.metrics["turns"].values()))["seconds"])
+    where = hardware.get("gpu", f"one thread of {hardware['cpu']}")
+    doubt = speeds.why_no_speed(record)
+    return (
+        f"Clock: {rounds} rounds in turns on {where}; {repeated} against itself {speeds.text_of(floor, 3)}."
+        f"{f' In doubt: {doubt}.' if doubt else ''} Record: {record.run_id}."
+    )
