@@ -86,15 +86,15 @@ class SavedStates:
             self.stop(f"a parameter is not finite after step {step}")
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState) -> None:
-        """Write weights, moments and where the run stands; the states before it stay until the new one is whole.
+        """Write weights, persistent buffers, moments and where the run stands; the states before it stay until the new one is whole.
 
         Raises:
             NotFiniteError: a parameter is not finite; the states before it are kept.
             StudyError: the disk is full; the states before it are kept.
         """
         self.check(model, state.step)
-        tensors = {}  # a tied weight stands there once
-        for name, parameter in model.named_parameters():
+        tensors = {f"model.{name}": buffer.contiguous() for name, buffer in _kept_buffers(model).items()}
+        for name, parameter in model.named_parameters():  # a tied weight stands there once
             tensors[f"model.{name}"] = parameter.detach().contiguous()
             for key, value in optimizer.state[parameter].items():
                 tensors[f"optimizer.{key}.{name}"] = value.contiguous()
@@ -130,8 +130,14 @@ class SavedStates:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def _kept_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """The persistent ones, by name."""
+    kept = module.state_dict()
+    return {name: buffer for name, buffer in module.named_buffers() if name in kept}
+
+
 def load_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
-    """Put a saved state back into model and optimizer.
+    """Put a saved state back into model and optimizer; tensors of the model stay the same ones.
 
     Raises:
         DamagedFileError: the file cannot be read or is of another model.
@@ -144,10 +150,12 @@ def load_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Opt
         for name in [name for name in saved if name.startswith("optimizer.")]:
             _, key, parameter = name.split(".", 2)
             moments.setdefault(parameter, {})[key] = saved.pop(name)
-        parameters = dict(model.named_parameters())
-        if {f"model.{name}" for name in parameters} != set(saved):
+        parameters, buffers = dict(model.named_parameters()), _kept_buffers(model)
+        if {f"model.{name}" for name in (*parameters, *buffers)} != set(saved):
             raise ValueError("it is of another model")
         with torch.no_grad():
+            for name, buffer in buffers.items():
+                buffer.copy_(saved[f"model.{name}"])
             for name, parameter in parameters.items():
                 parameter.copy_(saved[f"model.{name}"])
                 optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in moments.get(name, {}).items()}

@@ -109,12 +109,17 @@ class Trainer:
         if config.max_grad_norm > 0:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
         self.optimizer.step()
+        if self.model.tally is not None:
+            self.processes.sum(self.model.tally.sums)
+        self.model.end_of_step()
         self.state.step += 1
         return total
 
     def _gradients(self, own: Batch, count: torch.Tensor) -> torch.Tensor:
         """Accumulate the gradients of this process's share; its part of the loss."""
         self.optimizer.zero_grad(set_to_none=True)
+        if self.model.tally is not None:
+            self.model.tally.clear()
         if self.half:
             self.half.refresh()
         total = torch.zeros((), device=self.device)
