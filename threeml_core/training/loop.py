@@ -146,7 +146,7 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
     config, data, processes = trainer.config, trainer.data, trainer.processes
     saved = processes.first_says(states.newest(log) if processes.is_first else None)
     if saved is not None:
-        trainer.state = load_training_state(saved, trainer.model, trainer.optimizer)
+        trainer.state = load_training_state(saved, trainer.model, trainer.optimizer, trainer.mask_weights)
     log(f"run {folder.name} {f'resumes after step {trainer.state.step}' if saved else 'starts'}")
     corruption = fixed_corruption(validation_sequences(config, data), masking_of(config, data, evaluation=True))
     _say_what_is_executed(identity, config, corruption, log)
@@ -169,6 +169,8 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
     }
     if config.mask_rate_schedule != "constant":
         final["mean_mask_rate"] = executed_rate(config)
+    if trainer.mask_weights is not None:
+        final["mask_weights"] = trainer.mask_weights.summary(data)
     if on_unigram_plateau(metrics):
         log(
             f"warning: the run ends on the unigram plateau: its perplexity at masked positions is "
@@ -268,7 +270,7 @@ def _train(
                         f"(unigram {last['unigram_perplexity_masked']:.1f})"
                     )
             if saving and processes.is_first:
-                states.save(trainer.model, trainer.optimizer, state)
+                states.save(trainer.model, trainer.optimizer, state, trainer.mask_weights)
             if stop and not end:
                 processes.wait()  # for the state
                 raise Preempted(

@@ -77,7 +77,7 @@ class HalfCopy:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = copy.deepcopy(model)
-        own, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+        own, buffers = dict(model.named_parameters()), dict(model.named_buffers(remove_duplicate=False))
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         for path, module in self.model.named_modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
