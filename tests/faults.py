@@ -383,12 +383,6 @@ BAD_INPUTS = [
         {"mask_rate_schedule": "steps", "mask_rate_end": 0.99},
         "mask_rate_end=0.99 corrupts 32 of 32 tokens",
     ),
-    BadInput(
-        "adaptation-late",
-        "weights of adaptive masking that are renewed only after the last step",
-        {"mask_adaptation": "hard", "mask_adaptation_steps": 1_000_000},
-        "mask_adaptation_steps=1000000: expected fewer than max_steps=",
-    ),
     BadInput("learning-rate", "a negative learning rate", {"learning_rate": -1e-3}, "expected more than 0"),
     BadInput("dropout", "a dropout of 1", {"hidden_dropout_prob": 1}, "expected 0 or more and below 1"),
     BadInput("seed", "a negative seed", {"seed": -1}, "seed=-1: expected 0 to 2^32 - 1"),

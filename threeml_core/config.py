@@ -221,8 +221,6 @@ def _problems(c: StudyConfig) -> Iterator[str]:
         yield "layer_norm='post': ModernBERT has pre-LN alone; leave layer_norm out, or take encoder=roberta"
     if c.batch_size % c.micro_batch_size:
         yield f"micro_batch_size={c.micro_batch_size} does not divide batch_size={c.batch_size}"
-    if c.mask_adaptation != "none" and c.mask_adaptation_steps >= c.max_steps:
-        yield f"mask_adaptation_steps={c.mask_adaptation_steps}: expected fewer than max_steps={c.max_steps}"
     ends = () if c.mask_rate_schedule == "constant" else ("mask_rate_end",)  # what lies between is right with them
     for name in ("mask_rate", *ends, "eval_mask_rate"):
         side = "eval_" * name.startswith("eval_")

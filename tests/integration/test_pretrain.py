@@ -233,7 +233,12 @@ def test_adaptive_masking_is_recorded_and_costs_nothing(own_runs: dict) -> None:
     assert "wrongly more often" in (folders[0] / "encoder" / "README.md").read_text()
     tensors = [load_file(folder / "model" / "model.safetensors").keys() for folder in folders]
     assert tensors[0] == tensors[1]
-    assert of_pretraining([record, other], config) == [record] and of_pretraining([record, other], plain) == [other]
+    lines: list[str] = []
+    late = pretrain(config.replace(mask_adaptation_steps=40, max_steps=40), lines.append)
+    assert [line for line in lines if "mask_adaptation=hard changes nothing in 40 steps" in line]
+    assert of_pretraining([record, other, late], config) == [record] and of_pretraining([record, other], plain) == [
+        other
+    ]
 
 
 def test_a_validation_text_too_short_for_a_kind_says_so(own_runs: dict) -> None:

@@ -181,7 +181,7 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
 
 
 def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corruption: CorruptedBatch, log: Log) -> None:
-    """Where rate, split or layer_norm (section 3.3) are not as asked for, or no token of a kind can be validated."""
+    """Where rate, split, adaptation or layer_norm (section 3.3) are not as asked for, or a kind cannot be validated."""
     for evaluation, name in ((False, "corruption"), (True, "eval_corruption")):
         if statement := executed_statement(config.parameters(), identity[name], evaluation):
             log(f"{'validation ' * evaluation}mask rate {statement} per {config.sequence_length} tokens")
@@ -192,6 +192,11 @@ def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corrupt
                 f"the validation corruption has no {kind} token: {len(corruption.input_ids)} sequences are too few for "
                 f"{share:.0%} of the corrupted tokens; no perplexity is given for this kind"
             )
+    if config.mask_adaptation != "none" and config.mask_adaptation_steps >= config.max_steps:
+        log(
+            f"warning: mask_adaptation={config.mask_adaptation} changes nothing in {config.max_steps:,} steps: "
+            f"mask_adaptation_steps={config.mask_adaptation_steps:,}; expected fewer"
+        )
     if config.sources["layer_norm"] == "derived":
         what = "ModernBERT" if config.encoder == MODERN else "3ML_cross"
         log(f"layer_norm=pre instead of post, which preset {config.preset} has: post-LN does not work for {what}")
