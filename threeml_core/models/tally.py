@@ -38,7 +38,7 @@ class TokenTally(nn.Module):
     def add(self, ids: Tensor, losses: Tensor, correct: Tensor) -> None:
         """Predictions of `ids` (rows,): their losses in nats and whether each was right; of a negative id: nothing."""
         predicted = ids >= 0
-        values = torch.stack([losses.float(), correct.float(), torch.ones_like(losses, dtype=torch.float)])
+        values = torch.stack([losses.to(self.sums), correct.to(self.sums), predicted.to(self.sums)])
         self.sums.index_add_(1, ids.clamp(min=0), values * predicted)
 
     def clear(self) -> None:

@@ -11,7 +11,7 @@ import matplotlib.ticker
 import numpy as np
 
 from threeml_core.benchmark import speeds
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES, PAPER_ARCHITECTURES
 from threeml_core.reporting.style import GREY, INK, Figure, drawing, look_of, plain
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.runs.record import RunRecord
@@ -193,7 +193,7 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
     with drawing(len(axes), 2.5, per_row=3) as (figure, panels):
         for panel, axis in zip(panels, axes, strict=True):
             here = [p for p in points if p["axis"] == axis]
-            for architecture in ARCHITECTURES:
+            for architecture in PAPER_ARCHITECTURES:
                 look, some = look_of(architecture), [p for p in here if p["architecture"] == architecture]
                 x = [p["value"] for p in some]
                 panel.plot(x, [p["flops"] / p["base_flops"] for p in some], **{**look, "marker": ""})
@@ -206,7 +206,8 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
                 panel.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.2g"))
                 panel.minorticks_off()
         panels[0].set_ylabel("cost, relative")
-        handles = [matplotlib.lines.Line2D([], [], label=of.label, **look_of(a)) for a, of in ARCHITECTURES.items()]
+        labels = {a: ARCHITECTURES[a].label for a in PAPER_ARCHITECTURES}
+        handles = [matplotlib.lines.Line2D([], [], label=label, **look_of(a)) for a, label in labels.items()]
         figure.legend(handles=handles, ncols=3, loc="outside upper center", fontsize=9)
     return Figure(
         figure,
