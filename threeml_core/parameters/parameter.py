@@ -76,16 +76,18 @@ def one_of(choices: Collection[str]) -> Allowed:
     return in_range("one of {}", lambda value: value in choices, choices)
 
 
-def some_of(known: Collection[str]) -> Allowed:
-    """Some of these texts joined with commas, or `all`; read as a tuple in the order of `known`."""
+def some_of(known: Collection[str], by_name: Collection[str] = ()) -> Allowed:
+    """Some of these texts joined with commas, or `all`, which is `known` alone; read as a tuple in the order here."""
+    order = (*known, *by_name)
 
     def read(text: str) -> tuple[str, ...]:
         parts = list(known) if text == "all" else [part.strip() for part in text.split(",")]
-        if not set(parts) <= set(known) or len(set(parts)) < len(parts):
+        if not set(parts) <= set(order) or len(set(parts)) < len(parts):
             raise ValueError(text)
-        return tuple(part for part in known if part in parts)
+        return tuple(part for part in order if part in parts)
 
-    return Allowed("'all' or some of {}, each once", read, known)
+    more = f", and by name, not in 'all', {', '.join(by_name)}" if by_name else ""
+    return Allowed(f"'all' or some of {{}}{more}, each once", read, known)
 
 
 def numbers(kind: type, what: str) -> Allowed:
