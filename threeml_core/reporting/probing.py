@@ -97,7 +97,7 @@ def plot_layers(found: Probes) -> Figure:
                 ends.append(f"{TITLES[task]}, {model}: {mean[0]:.0f} to {mean[-1]:.0f}, best {mean.max():.0f}")
             axis.axhline(100 * found.words.metrics["tasks"][task]["words"], color=GREY, linestyle=":")
             axis.set(title=TITLES[task], xlabel="layer (0: embeddings)", ylabel="accuracy, %")
-        legend_below(axes[0], 3)
+        legend_below(axes[:1], 3)
     return Figure(
         figure,
         "Accuracy of a probe on each layer alone; thin lines are seeds, dotted what words alone reach. From the "

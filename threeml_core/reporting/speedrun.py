@@ -72,15 +72,15 @@ def _text(found: Interval, digits: int) -> str:
     return f"{text} ({found.low:,.{digits}f} to {found.high:,.{digits}f})"
 
 
-def answer(found: Sequence[Climbed]) -> str:
-    """The whole ladder in a few sentences: its end and its fastest rung against the first, what did not pay."""
+def answer(found: Sequence[Climbed]) -> list[str]:
+    """The whole ladder in a few sentences: its fastest rung and its end against the first, what did not pay."""
     first, last = found[0], found[-1]
     if not first.ends:
-        return "Nothing has been run yet."
+        return ["Nothing has been run yet."]
     if math.inf in first.steps.values():
-        return f"The first rung has not reached a masked perplexity of {first.target:g}: no gain can be given."
+        return [f"The first rung has not reached a masked perplexity of {first.target:g}: no gain can be given."]
     if first.seconds is None:
-        return "The clock has not been measured: no gain can be given."
+        return ["The clock has not been measured: no gain can be given."]
     over_first = {of.rung.name: value for of in found[1:] if (value := gain(first, of))}
     said = []
     if over_first:
@@ -99,7 +99,7 @@ def answer(found: Sequence[Climbed]) -> str:
         said.append(f"Costs more than it gains, at this size: {'; '.join(lost)}.")
     if undecided:
         said.append(f"Undecided: {'; '.join(undecided)}.")
-    return " ".join(said)
+    return said
 
 
 def target_table(found: Sequence[Climbed], targets: Sequence[float]) -> Table:

@@ -122,7 +122,9 @@ class ProbeEvidence(Evidence):
 
     probes: Probes
 
-    def scores(self, first: Result | None, second: Result | None, low: float, high: float, what: str = "") -> Finding:
+    def scores(
+        self, first: Result | None, second: Result | None, low: float, high: float, what: str = "", varied: str = ""
+    ) -> Finding:
         """Difference of the mean accuracies, in points, paired by seed; see `Evidence.scores`.
 
         Its error of measurement is that of the documents: tasks on the same ones add up, others in quadrature. In
