@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from threeml_core.benchmark import speeds
@@ -11,7 +11,7 @@ from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.glue.tasks import GLUE_TASKS, select_tasks
 from threeml_core.reporting import cells
-from threeml_core.reporting.claims import claim_table, key_figure
+from threeml_core.reporting.claims import claim_table, key_figure, measured
 from threeml_core.reporting.documents import Study, judged_by_probes
 from threeml_core.reporting.forest import PROBES, forest_plot
 from threeml_core.reporting.notes import first_notes
@@ -52,19 +52,25 @@ def _count(number: float) -> str:
     return f"{number:g}"
 
 
+def _range(values: Sequence[float], text: Callable[[float], str] = _count) -> str:
+    """Of sorted values the first and the last, if they read differently."""
+    return " to ".join(dict.fromkeys(map(text, (*values[:1], *values[-1:]))))
+
+
 def scale_sentence(config: StudyConfig, results: Sequence[Result]) -> str:
     """Preset, size, steps, seeds, text and tasks of the models of Table 3, or of what there is."""
     shown = cells.with_equal_steps(results, config) or list(results)
     c = shown[0].run.config if shown else config
+    steps = sorted({result.run.config.max_steps for result in shown} or {config.max_steps})
+    tokens = [c.batch_size * c.sequence_length * each for each in steps]
     counts = sorted({r.data["parameters"] for result in shown for r in result.ended.values()})
-    size = f" ({' to '.join(dict.fromkeys(_count(count) for count in (counts[0], counts[-1])))} parameters)" * bool(
-        counts
-    )
+    size = _range(counts)
     seeds = max((len(result.ended) for result in shown), default=0)
     return (
-        f"Scale: preset {config.preset}, encoders of {c.num_hidden_layers} layers × {c.hidden_size}{size}, "
-        f"{c.max_steps:,} steps of {c.batch_size} sequences of {c.sequence_length} tokens "
-        f"({_count(c.max_steps * c.batch_size * c.sequence_length)}), {_plural(seeds, 'pre-training seed')}, "
+        f"Scale: preset {config.preset}, encoders of {c.num_hidden_layers} layers × {c.hidden_size}"
+        f"{f' ({size} parameters)' if size else ''}, "
+        f"{_range(steps, '{:,}'.format)} steps of {c.batch_size} sequences of {c.sequence_length} tokens "
+        f"({_range(tokens)}), {_plural(seeds, 'pre-training seed')}, "
         f"{_text_of(config)}{_tasks_of(config) if any(result.comparison for result in shown) else ''}."
     )
 
@@ -87,15 +93,16 @@ def _plural(count: int, word: str) -> str:
     return f"{count:,} {word}{'s' * (count != 1)}"
 
 
-def verdict_sentence(found: Sequence[Claim], probed: Sequence[Claim] = (), where: str = "") -> str:
+def verdict_sentence(found: Sequence[Claim], probed: Sequence[Claim] = (), where: str = "", judged: str = "") -> str:
     """How many claims are supported, contradicted and undecided, and why, if all that are so have one reason.
 
     Args:
         found: the claims as the study judges them.
         probed: some of them by probes.
         where: in words, whose probes these are.
+        judged: in words, which of the paper's claims `found` are.
     """
-    text = f"Of the paper's {_plural(len(found), 'claim')} {_counted(found)}"
+    text = f"Of the paper's {_plural(len(found), 'claim')}{judged} {_counted(found)}"
     if reasons := [set(claim.reasons.split("; ")) for claim in found if claim.verdict == UNDECIDED]:
         if common := set.intersection(*reasons):
             text += f" ({'; '.join(sorted(common))})"
@@ -139,6 +146,12 @@ def model_sentence(results: Sequence[Result], config: StudyConfig) -> str:
         beats = "more than every encoder, so scores of this size say little of them" if words > max(scores) else ""
         text += f"; a bag of words scores {words:.1f}" + (f", {beats}" if beats else "")
     return f"{text}."
+
+
+def difference_sentence(found: Sequence[Claim]) -> str:
+    """What the claims compare, with the mean differences and their intervals."""
+    findings = [finding for claim in found for finding in claim.findings if finding.values]
+    return f"Mean accuracy: {'; '.join(f'{of.what} {measured(of)}' for of in findings) or NOT_RUN}."
 
 
 def clock_sentences(records: Sequence[RunRecord]) -> list[str]:
@@ -196,11 +209,13 @@ def first_page(
     if about == "probes":
         found = judged_by_probes(config)
         results = find(config, None, [record for record in records if record.stage == "pretrain"])
-        said = [verdict_sentence(found), scale_sentence(config, results)]
+        said = [verdict_sentence(found, judged=" that probes of frozen encoders judge"), difference_sentence(found)]
+        said.append(scale_sentence(config, results))
         return said, [forest_plot(found, kind=PROBES), claim_table(found)]
     if about == "speedrun":
         ladder = climbed(config, read_sweep(config))
-        return [*speedrun_answer(ladder)[:2], scale_sentence(config, ladder[-1].results)], [ladder_table(ladder)]
+        tried = [result for rung in ladder for result in rung.results if result.ended]
+        return [*speedrun_answer(ladder)[:2], scale_sentence(config, tried)], [ladder_table(ladder)]
     if about == "clock":
         sessions = [record for record in records if record.stage == "benchmark"]
         if not sessions and (committed / SESSIONS).exists():

@@ -70,15 +70,16 @@ def forest_plot(claims: Sequence[Claim], probed: Sequence[Claim] = (), kind: str
             Line2D([], [], marker=_MARKERS[name], color=INK, markersize=5, linewidth=1.5, label=f"{name}, 95% interval")
             for name in names
         ]
-        handles.append(Line2D([], [], label="the paper", **_PAPER))
+        if any(paper_value(finding) is not None for claim in claims for finding in claim.findings):
+            handles.append(Line2D([], [], label="the paper", **_PAPER))
         handles.append(Patch(color=GREY, alpha=0.25, linewidth=0, label="what the claim allows"))
         figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8.5)
     said = "; ".join(_said(claim, by_probes) for claim in claims)
     return Figure(
         figure,
         f"The paper's claims, each with its comparisons: {said}.",
-        "The paper's claims. A line is a comparison: mean over seeds with its 95% interval, the range that the claim "
-        "allows (grey), and what the paper's own numbers give (open). A mean without a line has one seed or no spread.",
+        "The paper's claims, and their comparisons: means over seeds with 95% intervals, an arrow where one goes on; "
+        "grey: what the claim allows; open: what the paper's own numbers give. A mean alone has one seed or no spread.",
     )
 
 

@@ -47,10 +47,13 @@ def references(results: Sequence[Result], kind: str) -> dict[str, dict[str, floa
 
 def untrained(studies: Iterable[Downstream], finetuning: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
     """Task -> fine-tunings of encoders without their training, of the same size and fine-tuned as in `studies`."""
+    candidates = [record for record in finetuning if record.data["checkpoint"].startswith(RANDOM)]
+    if not candidates:
+        return {}
     known = {_tuned_how(record) for study in studies for of in study.records.values() for record in of}
     found: dict[str, list[RunRecord]] = {}
-    for record in finetuning:
-        if record.data["checkpoint"].startswith(RANDOM) and _tuned_how(record) in known:
+    for record in candidates:
+        if _tuned_how(record) in known:
             found.setdefault(record.data["task"], []).append(record)
     return found
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import matplotlib.ticker
 import numpy as np
 
 from threeml_core.benchmark.speeds import noise, text_of, why_no_speed
@@ -85,7 +86,8 @@ def answer(found: Sequence[Climbed]) -> list[str]:
     said = []
     if over_first:
         best = max(over_first, key=lambda name: over_first[name].mean)
-        said.append(f"The fastest is the rung “{best}”: {_text(over_first[best], 1)} times less time than the first.")
+        less = f"{_text(over_first[best], 1)} times less time to a masked perplexity of {first.target:g}"
+        said.append(f"The fastest is the rung “{best}”: {less} than the first, “{first.rung.name}”.")
     end = over_first.get(last.rung.name)
     said.append(f"The last, “{last.rung.name}”: {_text(end, 1) if end else 'not all seeds got there'}.")
     lost: list[str] = []
@@ -133,7 +135,11 @@ def plot_ladder(found: Sequence[Climbed]) -> Figure:
         left.set_yticks([-place for place in range(len(names))], names, fontsize=9)
         left.set(xscale="log", xlabel="core-seconds to the target")
         right.axhline(found[0].target, color=GREY, linestyle="-.")
-        right.set(xscale="log", yscale="log", xlabel="core-seconds of a run", title="masked perplexity at its end")
+        right.set(xscale="log", yscale="log", xlabel="core-seconds of a run", ylabel="masked perplexity at its end")
+        right.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
+        right.minorticks_off()
+        for axis in (left.xaxis, right.xaxis, right.yaxis):
+            axis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
         left.grid(axis="y", visible=False)
     means = {of.rung.name: ratio_interval(list(of.times.values())).mean for of in found if _reached(of)}
     said = "; ".join(f"{name}: {mean:.0f}" for name, mean in means.items())
