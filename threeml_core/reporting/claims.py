@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from threeml_core.config import StudyConfig
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
-from threeml_core.reporting.drawing import BELOW, LEFT, RIGHT, draw_intervals, finish_panels
+from threeml_core.reporting.drawing import LEFT, RIGHT, draw_intervals, finish_panels
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.statistics.intervals import Interval
@@ -20,7 +20,7 @@ def claim_table(found: Sequence[Claim]) -> Table:
     rows = []
     for claim, corrected in zip(found, corrected_verdicts(found), strict=True):
         row = {"Claim": claim.name, "The paper says": claim.text, "Where": claim.where}
-        row["Here"] = "; ".join(_measured(finding) for finding in claim.findings if finding.values) or NOT_RUN
+        row["Here"] = "; ".join(measured(finding) for finding in claim.findings if finding.values) or NOT_RUN
         rows.append({**row, "Verdict": claim.verdict, "Corrected": corrected, "Why not": claim.reasons})
     return Table(rows, f"What this study says of the paper's claims. {family_statement(found)}")
 
@@ -33,29 +33,31 @@ def finding_table(found: Sequence[Claim]) -> Table:
     rows = []
     for name, finding in findings:
         shown, pool, spread = finding.detectable, finding.by_pool, finding.spread
-        row = {"Claim": name, "Comparison": finding.what, "Measured": _measured(finding)}
+        row = {"Claim": name, "Comparison": finding.what, "Measured": measured(finding)}
         row["The claim says"] = f"{finding.range} {finding.unit}".strip()
-        row["Shows from"] = MISSING if shown is None else f"{_number(shown, finding)} {finding.unit}".strip()
+        row["Shows from"] = MISSING if shown is None else f"{number_of(shown, finding)} {finding.unit}".strip()
         row[pooled] = f"{_half(pool, finding)} ({spread.freedom} degrees of freedom)" if pool and spread else MISSING
         row["Verdict"] = finding.verdict
         rows.append({**row, "Why not": "" if finding.verdict == NOT_RUN else "; ".join(finding.reasons)})
     return Table(rows, "The comparisons behind the verdicts")
 
 
-def _number(value: float, finding: Finding, sign: str = "") -> str:
+def number_of(value: float, finding: Finding, sign: str = "") -> str:
+    """With the decimals of the finding's unit."""
     digits = {"points": 1, "nats": 3}.get(finding.unit, 2)
     return f"{value:{sign}.{digits}f}"
 
 
 def _half(found: Interval, finding: Finding) -> str:
-    return "" if found.high is None else f"± {_number(found.high - found.mean, finding)}"
+    return "" if found.high is None else f"± {number_of(found.high - found.mean, finding)}"
 
 
-def _measured(finding: Finding) -> str:
+def measured(finding: Finding) -> str:
+    """Mean with half its interval and unit."""
     found = finding.interval
     if found is None:
         return MISSING if finding.doubt else NOT_RUN
-    mean = _number(found.mean, finding, "+" if finding.unit else "")
+    mean = number_of(found.mean, finding, "+" if finding.unit else "")
     return " ".join(filter(None, (mean, _half(found, finding), finding.unit)))
 
 
@@ -67,7 +69,7 @@ def key_figure(results: Sequence[Result], config: StudyConfig) -> Figure:
         for result in shown:
             c, ups = result.run.config, cells.speedup(result)
             # the 3ML models lie close to each other
-            side = {"vanilla": RIGHT, "self": LEFT if c.mask_rate < 0.5 else RIGHT}.get(c.architecture, BELOW)
+            side = {"vanilla": RIGHT, "self": LEFT if c.mask_rate < 0.5 else RIGHT}.get(c.architecture, (14, -9))
             look = {**look_of(c.architecture), "linestyle": "none", "label": ARCHITECTURES[c.architecture].label}
             draw_intervals(axes, [(up, result) for up in ups], side, markersize=7, **look)
             ends.append(
@@ -76,9 +78,9 @@ def key_figure(results: Sequence[Result], config: StudyConfig) -> Figure:
             )
         for axis in axes:
             axis.margins(0.22)
-        finish_panels(axes, shown, "speed-up in FLOPs over vanilla at 15%")
+        against = finish_panels(axes, shown, "speed-up in FLOPs over vanilla at 15%")
     return Figure(
         figure,
         "The models of Table 3: validation perplexity at masked positions, and average score after fine-tuning, by "
-        f"the speed-up of pre-training in FLOPs. {'; '.join(ends)}.",
+        f"the speed-up of pre-training in FLOPs. {'; '.join(ends)}." + f" Against: {against}." * bool(against),
     )

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from threeml_core.config import make_config
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.foundation.errors import StudyError, command_line
 from threeml_core.foundation.files import PROJECT_ROOT, atomic_file
 from threeml_core.information.ledger import probe_records
@@ -140,12 +140,17 @@ def _sweep(study: Study) -> Table:
     return sweep_table(read_sweep(study.config), study.config)
 
 
-def _probes(study: Study) -> Probes:
-    return probes_of(study.config, results_to_probe(study.config), probe_records(study.config))
+def _probes(config: StudyConfig) -> Probes:
+    return probes_of(config, results_to_probe(config), probe_records(config))
 
 
-def _judged(study: Study) -> list[Claim]:
-    claims = probe_claims(study.config, results_to_probe(study.config), _probes(study))
+def judged_by_probes(config: StudyConfig) -> list[Claim]:
+    """The claims that probes of the study's encoders judge, as far as they were run.
+
+    Raises:
+        ParameterError: there is no record of a probe.
+    """
+    claims = probe_claims(config, results_to_probe(config), _probes(config))
     return [claim for claim in claims if claim.verdict != NOT_RUN]
 
 
@@ -163,9 +168,9 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "words": _words,
     "ladder": _ladder,
     "sweep": _sweep,
-    "probes": lambda study: probe_table(_probes(study)),
-    "probe-claims": lambda study: claim_table(_judged(study)),
-    "probe-differences": lambda study: probe_difference_table(_probes(study)),
+    "probes": lambda study: probe_table(_probes(study.config)),
+    "probe-claims": lambda study: claim_table(judged_by_probes(study.config)),
+    "probe-differences": lambda study: probe_difference_table(_probes(study.config)),
 }
 
 

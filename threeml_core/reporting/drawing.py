@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from threeml_core.parameters.masking import rate_label
-from threeml_core.reporting.style import INK, legend_below, look_of, note_not_run, show_ten_points
+from threeml_core.reporting.references import AVERAGE, references
+from threeml_core.reporting.style import INK, draw_references, legend_below, look_of, note_not_run, span_alike
 from threeml_core.statistics.intervals import Interval, mean_interval, ratio_interval
 from threeml_core.study.results import Result, averages
 
-ABOVE, BELOW, LEFT, RIGHT = (0, 10), (0, -10), (-14, 0), (14, 0)  # of a label from its point, in points of type
+ABOVE, LEFT, RIGHT = (0, 10), (-14, 0), (14, 0)  # of a label from its point, in points of type
 
 
 def draw_means(
     axis: Any, points: Sequence[tuple[float, Sequence[float]]], architecture: str, label: str | None = None
 ) -> None:
-    """A line through the means of (x, values by seed), every seed as a dot; a note where nothing was run."""
+    """A line through the means of (x, values by seed) with their intervals, every seed as a dot.
+
+    There is a note where nothing was run.
+    """
     if not points:
         note_not_run(axis)
         return
     look = look_of(architecture)
-    means = [mean_interval(values).mean for _, values in points]
-    axis.plot([x for x, _ in points], means, linewidth=2, markersize=5, label=label, **look)
+    found = [mean_interval(values) for _, values in points]
+    at = {"x": [x for x, _ in points], "y": [of.mean for of in found], "yerr": _halves(found)}
+    axis.errorbar(**at, capsize=3, linewidth=2, elinewidth=1, markersize=5, label=label, **look)
     if dots := [(x, value) for x, values in points for value in values if len(values) > 1]:
         axis.scatter(*zip(*dots, strict=True), s=12, alpha=0.5, color=look["color"])
+
+
+def _halves(found: Sequence[Interval]) -> list[tuple[float, ...]] | None:
+    """Of matplotlib's error bars: how far intervals reach below and above; one seed has none, all of them None."""
+    halves = [(0.0, 0.0) if f.low is None or f.high is None else (f.mean - f.low, f.high - f.mean) for f in found]
+    return [*zip(*halves, strict=True)] if any(map(any, halves)) else None
+
+
+def near(scores: Sequence[float], of: Mapping[str, float]) -> list[float]:
+    """The scores and what they stand against, as far as that is within ten points of one, for a panel to hold."""
+    return [*scores, *(value for value in of.values() if any(abs(value - score) < 10 for score in scores))]
 
 
 def label_rate(axis: Any, result: Result, x: float, y: float, side: tuple[int, int] = ABOVE) -> None:
@@ -47,18 +63,28 @@ def draw_intervals(
         shown = [(x, result, interval(values)) for x, result in points if (values := values_of(result))]
         if not shown:
             continue
-        bars = [(0.0, 0.0) if f.low is None or f.high is None else (f.mean - f.low, f.high - f.mean) for *_, f in shown]
-        heights = [*zip(*bars, strict=True)] if any(map(any, bars)) else None  # one seed has no interval
-        axis.errorbar([x for x, *_ in shown], [f.mean for *_, f in shown], yerr=heights, capsize=3, **look)
+        means, halves = [f.mean for *_, f in shown], _halves([f for *_, f in shown])
+        axis.errorbar([x for x, *_ in shown], means, yerr=halves, capsize=3, **look)
         for x, result, found in shown if side else ():
             label_rate(axis, result, x, found.mean, side or ABOVE)
 
 
-def finish_panels(axes: Sequence[Any], results: Iterable[Result], xlabel: str) -> None:
-    """Titles, the legend, and a note in a panel where nothing was run."""
+def finish_panels(axes: Sequence[Any], results: Sequence[Result], xlabel: str) -> str:
+    """Titles, what the numbers stand against, the legend, and a note in a panel where nothing was run.
+
+    Returns:
+        What they stand against, in words.
+    """
     for axis, (title, *_) in zip(axes, _PANELS, strict=True):
         axis.set(xlabel=xlabel, title=title)
         if not axis.containers:
             note_not_run(axis)
-    show_ten_points(axes[1], [score for result in results for score in averages(result.comparison).values()])
-    legend_below(axes[0], 3)
+    scores = [score for result in results for score in averages(result.comparison).values()]
+    unigram = [of for result in results for of in result.metric("unigram_perplexity_masked").values()][:1]
+    found = [{"unigram": of} for of in unigram] or [{}]
+    against = {label: of[AVERAGE] for label, of in references(results, "comparison").items()}
+    span_alike([(axes[1], near(scores, against))])
+    for axis, of in zip(axes, (*found, against), strict=True):
+        draw_references(axis, of)
+    legend_below(axes, 3)
+    return "; ".join(f"{label} {value:.1f}" for of in (*found, against) for label, value in of.items())

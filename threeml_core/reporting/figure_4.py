@@ -18,23 +18,32 @@ from threeml_core.runs.record import RunRecord
 
 
 def figure_4(records: Sequence[RunRecord]) -> Figure:
-    """Information against the layers that the [MASK]s have passed; plug-in and corrected."""
-    ends, names = [], model_names(records)
+    """Information against the layers that the [MASK]s have passed; plug-in and corrected; of several seeds the mean."""
     layers_of_all = [layer for record in records for layer in layers_of(record)]
     top = max(statistics.fmean(layer.plug_in) for layer in layers_of_all)
     floor = statistics.fmean(statistics.fmean(layer.floor) for layer in layers_of_all)
     ceiling = max(layer.entropy for layer in layers_of_all)
-    with drawing(2, 3.6) as (figure, axes):
-        for record in records:
-            layers, name = layers_of(record), names[record.run_id]
-            at, values = [found.layer for found in layers], [found.value for found in layers]
-            look = {**look_of(record.parameters["architecture"]), "markersize": 5, "linewidth": 2}
-            axes[0].plot(at, [statistics.fmean(found.plug_in) for found in layers], label=plain(name), **look)
-            axes[1].errorbar(at, values, yerr=[2 * found.error for found in layers], capsize=2, **look)
-            if unsure := [found for found in layers if not found.has_enough_states]:
+    ends, models = [], _models(records)
+    with drawing(2, 3.9) as (figure, axes):
+        for name, seeds in models.items():
+            found, look = [layers_of(record) for record in seeds], look_of(seeds[0].parameters["architecture"])
+            at = [layer.layer for layer in found[0]]
+            panels = (
+                [[statistics.fmean(f.plug_in) for f in of] for of in found],
+                [[f.value for f in of] for of in found],
+            )
+            for axis, values in zip(axes, panels, strict=True):
+                for of in values if len(seeds) > 1 else ():
+                    axis.plot(at, of, color=look["color"], linewidth=0.7, alpha=0.6)
+                means = [statistics.fmean(of) for of in zip(*values, strict=True)]
+                axis.plot(at, means, label=plain(name), markersize=5, linewidth=2, **look)
+            if len(seeds) == 1:
+                bars = {"yerr": [2 * f.error for f in found[0]], "capsize": 2, "linestyle": "none"}
+                axes[1].errorbar(at, panels[1][0], color=look["color"], **bars)
+            if unsure := [f for of in found for f in of if not f.has_enough_states]:
                 ring = {"marker": look["marker"], "markersize": 9, "fillstyle": "none", "linestyle": "none"}
                 axes[1].plot([f.layer for f in unsure], [f.value for f in unsure], color=GREY, **ring)
-            ends.append(f"{name} {values[-1]:.2f} nats in layer {at[-1]}")
+            ends.append(f"{name} {means[-1]:.2f} nats in layer {at[-1]}")
         axes[0].axhline(floor, color=GREY, linestyle="-.", label="shuffled tokens (floor)")
         axes[1].axhline(0, color=GREY, linestyle="-.")
         for axis, title in zip(axes, ("plug-in, as in the paper", "bias taken out"), strict=True):
@@ -45,14 +54,24 @@ def figure_4(records: Sequence[RunRecord]) -> Figure:
                 axis.axhline(ceiling, color=INK, linewidth=1)
             text = f"ceiling: {ceiling:.2f} nats{'' if is_inside else ' ↑'}"
             axis.text(0.98, 0.97, text, transform=axis.transAxes, ha="right", va="top", fontsize=9, color=INK)
-        legend_below(axes[0])
+        legend_below(axes[:1], 3)
     doubt = "" if all(f.has_enough_states for f in layers_of_all) else " Ringed values have too few states."
+    thin = "thin lines are seeds" if len(records) > len(models) else "bars: two standard errors of measurement"
     return Figure(
         figure,
         "Mutual information between the states of [MASK]s and the tokens that stood there, by the number of layers "
-        "passed: encoder layers of the vanilla model, decoder layers of 3ML. Bias taken out: "
+        f"passed: encoder layers of the vanilla model, decoder layers of 3ML; {thin}. Bias taken out: "
         f"{'; '.join(ends)}.{doubt} Shuffled tokens give {floor:.2f} by plug-in, the tokens' entropy is {ceiling:.2f}.",
     )
+
+
+def _models(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Name -> the runs of a model, its seeds; of runs alike in all that `model_names` says each by itself."""
+    found: dict[str, list[RunRecord]] = {}
+    names = model_names(records)
+    for record in records:
+        found.setdefault(names[record.run_id].partition(", seed ")[0], []).append(record)
+    return found
 
 
 def figure_4_values(records: Sequence[RunRecord]) -> Table:

@@ -10,40 +10,49 @@ from threeml_core.paper import reported_values
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
-from threeml_core.reporting.drawing import draw_means, label_rate
-from threeml_core.reporting.style import GREY, Figure, drawing, legend_below, note_not_run, show_ten_points
+from threeml_core.reporting.drawing import ABOVE, LEFT, draw_means, label_rate, near
+from threeml_core.reporting.references import AVERAGE, references
+from threeml_core.reporting.style import GREY, Figure, draw_references, drawing, legend_below, note_not_run, span_alike
 from threeml_core.reporting.table import Table
 from threeml_core.statistics.intervals import mean_interval
 from threeml_core.study.results import Result, averages
+
+_SIDES = {"vanilla": LEFT, "self": (14, 7), "cross": (14, -7)}  # of a label from its point, as they lie close
 
 
 def figure_5(results: Sequence[Result]) -> Figure:
     """Score against speed-up, over the vanilla model at 15% and at the same rate; the paper's speed-ups in grey."""
     found = [(result, list(averages(result.ablation).values())) for result in cells.shown_in("Figure 5", results)]
     said = sorted({v.value for v in reported_values() if v.metric == "speedup_said"})
-    with drawing(2) as (figure, axes):
+    against = {label: of[AVERAGE] for label, of in references([o for o, _ in found], "ablation").items()}
+    scores = near([value for _, values in found for value in values], against)
+    with drawing(2, 3.8) as (figure, axes):
         for axis, baseline in zip(axes, cells.SPEEDUPS, strict=True):
             known = [(o, up, values) for o, values in found for up in cells.speedup(o, baseline) if values]
             for architecture, entry in ARCHITECTURES.items():
                 if points := [(x, values) for o, x, values in known if o.run.config.architecture == architecture]:
                     draw_means(axis, points, architecture, entry.label)
             for result, x, values in known:
-                label_rate(axis, result, x, mean_interval(values).mean)
+                label_rate(
+                    axis, result, x, mean_interval(values).mean, _SIDES.get(result.run.config.architecture, ABOVE)
+                )
             if not known:
                 note_not_run(axis)
-            show_ten_points(axis, [value for *_, values in known for value in values])
+            span_alike([(axis, scores)])
+            draw_references(axis, against)
             for value in said if baseline == "15%" else ():
-                axis.axvline(value, color=GREY, linestyle="-.", linewidth=1)
+                axis.axvline(value, color=GREY, alpha=0.35, linewidth=4, label="in the paper's text")
             axis.margins(x=0.15)
             axis.set(xlabel="speed-up in FLOPs", title=f"over vanilla at {baseline}")
         axes[0].set_ylabel("average score")
-        legend_below(axes[0])
+        legend_below(axes[:1])
     ends = [f"{o.run.model} {cells.measured(values)} at {cells.measured(cells.speedup(o), 2)}" for o, values in found]
     grey = " and ".join(f"{value:g}" for value in said)
     return Figure(
         figure,
         "Average score against the speed-up of pre-training in FLOPs. Over the vanilla model at 15%: "
-        f"{'; '.join(ends)}. Grey: the speed-ups of which the paper's text speaks ({grey}); its figure has no numbers.",
+        f"{'; '.join(ends)}. Bars: 95% intervals, as far as the panel goes. Grey: "
+        f"the speed-ups of which the paper's text speaks ({grey}); its figure has no numbers.",
     )
 
 

@@ -13,7 +13,9 @@ from threeml_core.glue.protocol import GlueStudy, TaskResult, compare_results, p
 from threeml_core.glue.tasks import ABLATION_TASKS, GLUE_TASKS, select_tasks, tasks_of_source
 from threeml_core.paper import RECIPES
 from threeml_core.reporting.cells import ablation_heading, percent, task_heading
-from threeml_core.reporting.style import GREY, INK, Figure, color_of, drawing, show_ten_points
+from threeml_core.reporting.drawing import near
+from threeml_core.reporting.references import CONSTANT, WORDS
+from threeml_core.reporting.style import GREY, INK, Figure, color_of, draw_references, drawing, legend_below, span_alike
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.reporting.table_3 import reported_cell, reported_rows
 from threeml_core.runs.record import RunRecord, read_metrics
@@ -196,27 +198,32 @@ def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
     results, ends = [result for result in study.results if result.best], []
     if not results:
         return _nothing(study)
+    spans, against = [], []
     with drawing(len(results), 2.5, per_row=4) as (figure, axes):
         for axis, result in zip(axes, results, strict=True):
             assert result.chance is not None and result.score is not None
-            shown = [100 * result.chance]
-            look = {"color": color_of(study.architecture), "marker": "o", "markersize": 4, "linewidth": 1.5}
+            shown: list[float] = []
+            look = {"color": color_of(study.architecture), "marker": "o", "markersize": 4, "linewidth": 1}
             for record in result.best:
                 lines = read_metrics(record.folder(runs_dir) / "metrics.jsonl")
                 scores = [100 * line["score"] for line in lines]
-                axis.plot([line["epoch"] for line in lines], scores, alpha=0.8, **look)
+                axis.plot([line["epoch"] for line in lines], scores, alpha=0.8, label="a seed", **look)
                 shown += scores
-            axis.axhline(100 * result.chance, color=GREY, linestyle="-.", label="constant answer")
+            against.append({CONSTANT: 100 * result.chance, WORDS: 100 * result.baseline.metrics["score"]})
+            spans.append((axis, near(shown, against[-1])))
             axis.set(xlabel="epoch", ylabel="score", title=result.title)
             axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
             axis.set_xlim(0.5, max(record.identity["epochs"] for record in result.best) + 0.5)
-            show_ten_points(axis, shown)
             ends.append(f"{result.task.title} {100 * result.score:.1f} (constant answer {100 * result.chance:.1f})")
-        axes[0].legend(fontsize=9)
+        span_alike(spans)
+        for axis, of in zip(axes, against, strict=True):
+            draw_references(axis, of)
+        legend_below(axes)
     return Figure(
         figure,
-        f"{study.name}: validation score after each epoch, a line for the best run of each seed; the grey line is the "
-        f"best constant answer. Median scores: {', '.join(ends)}.",
+        f"{study.name}: validation score after each epoch, a line for the best run of each seed; grey: the best "
+        f"constant answer and a bag of words. All panels span the same number of points. Median scores: "
+        f"{', '.join(ends)}.",
     )
 
 
@@ -232,16 +239,16 @@ def plot_spread(study: GlueStudy) -> Figure:
             axis.scatter(ended, [row] * len(ended), color=GREY, s=18, alpha=0.5, label="a run")
             best, color = [100 * score for score in result.seed_scores], color_of(study.architecture)
             axis.scatter(best, [row] * len(best), color=color, s=34, label="best of a seed", zorder=3)
-            axis.scatter([100 * result.chance], [row], color=INK, marker="|", s=160, label="constant answer", zorder=4)
+            for label, value, mark in ((CONSTANT, result.chance, "|"), (WORDS, result.baseline.metrics["score"], "x")):
+                axis.scatter([100 * value], [row], color=INK, marker=mark, s=60, label=label, zorder=4)
         axis.set_yticks(range(len(results)), [result.title for result in results])
         axis.set(xlabel="score", ylim=(len(results) - 0.5, -0.5))
-        handles, labels = axis.get_legend_handles_labels()
-        axis.legend(handles[:3], labels[:3], fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+        legend_below([axis])
     spreads = ", ".join(f"{result.task.title} {_range(result.seed_scores)}" for result in results)
     return Figure(
         figure,
         f"{study.name}: a dot for each run, a coloured one for the best run of each seed, a bar for the best constant "
-        f"answer. Best of a seed: {spreads}.",
+        f"answer, a cross for a bag of words. Best of a seed: {spreads}.",
     )
 
 

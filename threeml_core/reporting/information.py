@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from threeml_core.config import StudyConfig
 from threeml_core.information.estimate import BiasPoint
 from threeml_core.reporting.figure_4 import corrected_cell, layers_of, model_names
-from threeml_core.reporting.style import GREY, INK, Figure, color_of, drawing, legend_below
+from threeml_core.reporting.style import GREY, INK, PALETTE, Figure, drawing, legend_below
 from threeml_core.reporting.table import Table
 from threeml_core.runs.record import RunRecord
 
@@ -88,15 +88,13 @@ def plot_bias(record: RunRecord | None) -> Figure | Table:
             found = [point.found for point in here]
             states, look = [layer.states for layer in found], {"markersize": 4}
             plug_in, floor = [layer.plug_in[0] for layer in found], [layer.floor[0] for layer in found]
-            axis.plot(states, plug_in, "s-", color=color_of("vanilla"), label="plug-in", **look)
-            axis.plot(
-                states, [layer.value for layer in found], "o--", color=color_of("self"), label="corrected", **look
-            )
+            axis.plot(states, plug_in, "s-", color=PALETTE[0], label="plug-in", **look)
+            axis.plot(states, [of.value for of in found], "o--", color=PALETTE[1], label="corrected", **look)
             axis.plot(states, floor, "D-.", color=GREY, label="shuffled tokens", **look)
             axis.axhline(here[0].truth, color=INK, linewidth=1, label="truth")
             axis.set(xscale="log", xlabel="states", title=f"truth: {here[0].truth:.2f} nats", ylim=(-0.2, top))
         axes[0].set_ylabel("nats")
-        legend_below(axes[0])
+        legend_below(axes[:1])
     sizes = sorted({point.found.states for point in points})
     excess = max(point.found.plug_in[0] - point.truth for point in points if point.found.states == sizes[0])
     worst = max(abs(point.found.value - point.truth) for point in points if point.found.states == sizes[-1])

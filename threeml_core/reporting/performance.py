@@ -12,13 +12,12 @@ import numpy as np
 
 from threeml_core.benchmark import speeds
 from threeml_core.parameters.architectures import ARCHITECTURES, PAPER_ARCHITECTURES
-from threeml_core.reporting.style import GREY, INK, Figure, drawing, look_of, plain
+from threeml_core.reporting.style import GREY, INK, PALETTE, Figure, drawing, legend_below, look_of, plain
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.runs.record import RunRecord
 
 _KINDS = ("matrix products", "attention", "head", "dropout", "GELU and norms", "optimizer", "data", "the rest")
 _NO_SPEED = [{"Model": "no speed is given: not measured, busy or too noisy"}]
-_COLORS = ("#2f8fd8", "#e0701a", "#1a9e77", "#b5559d", "#c9a227", "#6a6ad4", "#d84f4f", "#888888")
 
 
 def _axis_name(parameter: str) -> str:
@@ -121,16 +120,19 @@ def plot_realised(records: Sequence[RunRecord]) -> Figure:
     """Speed-up by the clock against the speed-up in FLOPs, over vanilla at 15%."""
     found = speeds.speeds(records)
     by_flops = [of.over_vanilla.value / of.realised.value for of in found]
-    with drawing(height=3.6) as (figure, (axis,)):
+    with drawing(height=4.2) as (figure, (axis,)):
         for x, of in zip(by_flops, found, strict=True):
             architecture, over = of.name.split("-")[0], of.over_vanilla
             look = look_of(architecture) if architecture in ARCHITECTURES else {"color": GREY, "marker": "x"}
             bar = [[over.value - over.low], [over.high - over.value]]
             axis.errorbar(x, over.value, bar, capsize=3, label=plain(of.label), **{**look, "linestyle": "-"})
-        ends = [0.95 * min([*by_flops, 1]), 1.05 * max([*by_flops, 1])]
-        axis.plot(ends, ends, color=GREY, linestyle=":", label="the clock follows the FLOPs")
+        if found:
+            ends = [0.95 * min(by_flops), 1.05 * max(by_flops)]
+            axis.plot(ends, ends, color=GREY, linestyle=":", label="the clock follows the FLOPs")
+        else:
+            axis.annotate("no speed is given", (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
         axis.set(xlabel="speed-up over vanilla-15% in executed FLOPs", ylabel="speed-up by the clock")
-        axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+        legend_below([axis], 3)
     said = ", ".join(f"{of.label} {of.over_vanilla.value:.2f}" for of in found if of.name != speeds.BASELINE)
     bars = f" Bars: {_basis(records)}." if found else ""
     return Figure(
@@ -151,9 +153,9 @@ def plot_breakdown(record: RunRecord) -> Figure | Table:
     parts = record.metrics["breakdown"]
     names = list(parts)[::-1]
     labels = [plain(record.metrics["arms"][name]["label"]) for name in names]
-    with drawing(height=0.8 + 0.36 * len(names)) as (figure, (axis,)):
+    with drawing(height=1.5 + 0.36 * len(names)) as (figure, (axis,)):
         left = np.zeros(len(names))
-        for kind, color in zip(_KINDS, _COLORS, strict=True):
+        for kind, color in zip(_KINDS, PALETTE, strict=True):
             widths = np.array([1000 * parts[name][kind] for name in names])
             axis.barh(range(len(names)), widths, left=left, color=color, label=kind, height=0.62)
             left += widths
@@ -162,7 +164,7 @@ def plot_breakdown(record: RunRecord) -> Figure | Table:
         axis.set_yticks(range(len(names)), labels, fontsize=9)
         axis.set_xlabel("ms per step, under the profiler")
         axis.grid(axis="y", visible=False)
-        axis.legend(fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.4, 1.0))
+        legend_below([axis], 3)
     first = parts[names[-1]]
     return Figure(
         figure,
@@ -203,6 +205,7 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
                 panel.loglog(base=2)
                 ticks = sorted({p["value"] for p in here})
                 panel.set_xticks(ticks, [f"{t:g}" for t in ticks])
+                panel.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
                 panel.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.2g"))
                 panel.minorticks_off()
         panels[0].set_ylabel("cost, relative")

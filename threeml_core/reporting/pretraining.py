@@ -8,12 +8,12 @@ from pathlib import Path
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import ASKED, KINDS, rate_label
 from threeml_core.reporting.cells import SPEEDUPS
-from threeml_core.reporting.style import GREY, Figure, drawing, look_of
+from threeml_core.reporting.style import Figure, draw_references, drawing, legend_below, look_of
 from threeml_core.reporting.table import Table
 from threeml_core.runs.ledger import full_identity
 from threeml_core.runs.record import RunRecord, read_metrics
 
-MOST_CURVES = 16  # the legend of `plot_training` has no room for more
+MOST_CURVES = 24  # more are a blot
 _MAY_DIFFER = {"architecture", "corruption", *ASKED["corruption"], "mask_counts", "seed"}
 
 
@@ -111,32 +111,42 @@ def starts_table(records: Iterable[RunRecord]) -> Table:
 
 
 def plot_training(record: RunRecord, others: Iterable[RunRecord], runs_dir: str) -> Figure:
-    """Training loss, and perplexity at [MASK]s with the unigram's, of this run and the newest comparable others."""
-    comparable = runs = list(others)
+    """Training loss, and perplexity at [MASK]s with the unigram's, of this run and the newest others of its split."""
+    own = record.parameters
+    comparable = runs = [run for run in others if run.parameters["mask_split"] == own["mask_split"]]
     if len(comparable) > MOST_CURVES:
         newest = sorted(comparable, key=lambda run: run.environment["finished"])[1 - MOST_CURVES :]
         drawn = {record.run_id, *(run.run_id for run in newest)}
         runs = [run for run in comparable if run.run_id in drawn]
-    values = [run.parameters for run in runs]
-    names = [(ARCHITECTURES[of["architecture"]].label, rate_label(of)) for of in values]
-    with drawing(2) as (figure, (left, right)):
-        for run, name in zip(runs, names, strict=True):
-            lines = read_metrics(run.folder(runs_dir) / "metrics.jsonl")
-            here = run.run_id == record.run_id
-            look = {**look_of(run.parameters["architecture"]), "linewidth": 2.2 if here else 1.4}
-            look |= {"alpha": 1 if here else 0.75, "label": " ".join(name), "markersize": 4}
-            for axis, key, marker in ((left, "train_loss", ""), (right, "eval_perplexity_masked", look["marker"])):
-                points = [(line["step"], line[key]) for line in lines if key in line]
-                axis.plot(*zip(*points, strict=True), **look | {"marker": marker})
+    models: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        of = run.parameters
+        models.setdefault(f"{ARCHITECTURES[of['architecture']].label}-{rate_label(of)}", []).append(run)
+    rates = sorted({run.parameters["mask_rate"] for run in runs})
+    with drawing(2, 3.8) as (figure, axes):
+        for name, seeds in models.items():
+            for number, run in enumerate(seeds):
+                lines = read_metrics(run.folder(runs_dir) / "metrics.jsonl")
+                look = {**look_of(run.parameters["architecture"]), "linewidth": 0.8, "markersize": 3}
+                look |= {"alpha": 0.35 + 0.65 * (rates.index(run.parameters["mask_rate"]) + 1) / len(rates)}
+                look |= {"linewidth": 2.4, "alpha": 1, "zorder": 3} if run.run_id == record.run_id else {}
+                for axis, key, marker in zip(
+                    axes, ("train_loss", "eval_perplexity_masked"), ("", look["marker"]), strict=True
+                ):
+                    points = [(line["step"], line[key]) for line in lines if key in line]
+                    label = name if number == 0 else None
+                    axis.plot(*zip(*points, strict=True), **look | {"marker": marker, "label": label})
         unigram = record.metrics["unigram_perplexity_masked"]
-        right.axhline(unigram, color=GREY, linestyle="-.", label="unigram")
-        left.set(xlabel="steps", ylabel="training loss, all corrupted (nats)")
-        right.set(xlabel="steps", ylabel="validation perplexity, masked")
-        right.legend(fontsize=9)
-    older = f"; {len(comparable) - len(runs):,} older ones are not." if len(runs) < len(comparable) else "."
+        draw_references(axes[1], {"unigram": unigram})
+        axes[0].set(xlabel="steps", ylabel="training loss, all corrupted (nats)")
+        axes[1].set(xlabel="steps", ylabel="validation perplexity, masked")
+        legend_below(axes[::-1], 3)
+    older = f"; {len(comparable) - len(runs):,} older ones are not" if len(runs) < len(comparable) else ""
+    shown = [name + (f" ({len(seeds)} seeds)" if len(seeds) > 1 else "") for name, seeds in models.items()]
     return Figure(
         figure,
         "Left: training loss over all corrupted tokens, by step. Right: validation perplexity at masked positions, "
-        f"which ends at {record.metrics['eval_perplexity_masked']:.0f} for this run; the unigram perplexity of the "
-        f"same positions is {unigram:.0f}. Runs shown: {', '.join(' at '.join(name) for name in names)}{older}",
+        f"which ends at {record.metrics['eval_perplexity_masked']:.0f} for this run, the thick line; the unigram "
+        f"perplexity of the same positions is {unigram:.0f}. Runs shown, a line for each, the stronger the higher its "
+        f"mask rate: {', '.join(shown)}{older}.",
     )

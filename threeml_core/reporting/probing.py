@@ -98,9 +98,11 @@ def plot_layers(found: Probes) -> Figure:
                 mean = 100 * np.mean(layers, 0)
                 axis.plot(mean, label=model, linewidth=1.6, markersize=4, **looks[model])
                 ends.append(f"{TITLES[task]}, {model}: {mean[0]:.0f} to {mean[-1]:.0f}, best {mean.max():.0f}")
-            axis.axhline(100 * found.words.metrics["tasks"][task]["words"], color=GREY, linestyle=":")
+            axis.axhline(
+                100 * found.words.metrics["tasks"][task]["words"], color=GREY, linestyle=":", label="words alone"
+            )
             axis.set(title=TITLES[task], xlabel="layer (0: embeddings)", ylabel="accuracy, %")
-        legend_below(axes[0], 3)
+        legend_below(axes[:1], 3)
     return Figure(
         figure,
         "Accuracy of a probe on each layer alone; thin lines are seeds, dotted what words alone reach. From the "

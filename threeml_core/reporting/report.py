@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,13 @@ from pygments.formatters import HtmlFormatter
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import StudyError
 from threeml_core.foundation.files import atomic_folder, project_path
-from threeml_core.reporting.claims import claim_table, key_figure
+from threeml_core.reporting.answer import first_page, scale
 from threeml_core.reporting.execute import execute_notebooks
-from threeml_core.reporting.notes import first_notes
 from threeml_core.reporting.page import read_page, tidy, to_html, without_dead_links, without_times
+from threeml_core.reporting.style import FIGURE, Figure
+from threeml_core.reporting.table import Table
 from threeml_core.runs.archive import CURVES, RESULTS, from_records, shown_records, write_archive
-from threeml_core.runs.record import STAGES, RunRecord, describe_environment, load_records
-from threeml_core.study.claims import claims
-from threeml_core.study.ledger import find
+from threeml_core.runs.record import STAGES, describe_environment, load_records
 
 NOTICE = "NOTICE.md"
 """A document of a report's folder that stands above every page: what a reader has to know of numbers made earlier."""
@@ -44,17 +41,10 @@ def _provenance(preset: str, records: list[Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _summary(config: StudyConfig, records: Sequence[RunRecord]) -> str:
-    stages = {stage: [record for record in records if record.stage == stage] for stage in STAGES}
-    results = find(config, None, [*stages["pretrain"], *stages["finetune"]])
-    table = claim_table(claims(config, results, stages["mutual_information"], stages["benchmark"]))
-    return (
-        f'<section class="text"><p>{html.escape(first_notes(results).replace("`", ""))} '
-        "The rule of the verdicts, which no result can change: "
-        '<a href="06_comparison.html#the-paper-s-claims">comparison</a>.</p></section>'
-        f'<div class="output">{table._repr_html_()}</div>'
-        f'<div class="output">{key_figure(results, config)._repr_html_()}</div>'
-    )
+def _shown(part: Figure | Table | str) -> str:
+    if isinstance(part, str):
+        return f'<section class="text">{to_html(part)}</section>'
+    return f'<div class="output">{part._repr_html_()}</div>'
 
 
 def make_report(config: StudyConfig) -> tuple[Path, list[str]]:
@@ -102,11 +92,14 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: 
     exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
     light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
     styles = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
+    sentences, parts = first_page(config, records, [path.stem for path in files], committed)
     shared = {
-        "title": "Mask more, mask later",
+        "title": f"3ML: {scale(config, records)}",
+        "figure": FIGURE,
         "pages": pages,
         "notice": to_html(notice.read_text(encoding="utf-8")) if notice in documents else "",
-        "summary": _summary(config, records) if any(page.href == "06_comparison.html" for page in pages) else "",
+        "answer": sentences,
+        "summary": "".join(map(_shown, parts)),
         "provenance": _provenance(config.preset, records),
         "code_styles": re.sub(r" */\*.*?\*/", "", styles),
     }

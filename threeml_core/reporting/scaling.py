@@ -46,13 +46,13 @@ def plot_scaling(results: Sequence[Result]) -> Figure:
             points = [(next(iter(o.ended.values())).data["parameters"] / 1e6, o) for o in models if o.ended]
             draw_intervals(axes, points, label=label, **look)
             ends.append(f"{label}: {', '.join(map(cells.perplexity, models))}")
-        finish_panels(axes, shown, "parameters in pre-training (M)")
+        against = finish_panels(axes, shown, "parameters in pre-training (M)")
     sizes = ", ".join(f"{layers} × {width}" for layers, width in by_size) or NOT_RUN
     return Figure(
         figure,
         f"The models of Table 3 with encoders of several sizes ({sizes}, layers × width) on the same text: validation "
         f"perplexity at masked positions, and average score. That perplexity from the smallest to the largest: "
-        f"{'; '.join(ends) or NOT_RUN}.",
+        f"{'; '.join(ends) or NOT_RUN}." + f" Against: {against}." * bool(against),
     )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import matplotlib.ticker
 import numpy as np
 
 from threeml_core.config import StudyConfig
@@ -72,20 +73,21 @@ def _text(found: Interval, digits: int) -> str:
     return f"{text} ({found.low:,.{digits}f} to {found.high:,.{digits}f})"
 
 
-def answer(found: Sequence[Climbed]) -> str:
-    """The whole ladder in a few sentences: its end and its fastest rung against the first, what did not pay."""
+def answer(found: Sequence[Climbed]) -> list[str]:
+    """The whole ladder in a few sentences: its fastest rung and its end against the first, what did not pay."""
     first, last = found[0], found[-1]
     if not first.ends:
-        return "Nothing has been run yet."
+        return ["Nothing has been run yet."]
     if math.inf in first.steps.values():
-        return f"The first rung has not reached a masked perplexity of {first.target:g}: no gain can be given."
+        return [f"The first rung has not reached a masked perplexity of {first.target:g}: no gain can be given."]
     if first.seconds is None:
-        return "The clock has not been measured: no gain can be given."
+        return ["The clock has not been measured: no gain can be given."]
     over_first = {of.rung.name: value for of in found[1:] if (value := gain(first, of))}
     said = []
     if over_first:
         best = max(over_first, key=lambda name: over_first[name].mean)
-        said.append(f"The fastest is the rung “{best}”: {_text(over_first[best], 1)} times less time than the first.")
+        less = f"{_text(over_first[best], 1)} times less time to a masked perplexity of {first.target:g}"
+        said.append(f"The fastest is the rung “{best}”: {less} than the first, “{first.rung.name}”.")
     end = over_first.get(last.rung.name)
     said.append(f"The last, “{last.rung.name}”: {_text(end, 1) if end else 'not all seeds got there'}.")
     lost: list[str] = []
@@ -99,7 +101,7 @@ def answer(found: Sequence[Climbed]) -> str:
         said.append(f"Costs more than it gains, at this size: {'; '.join(lost)}.")
     if undecided:
         said.append(f"Undecided: {'; '.join(undecided)}.")
-    return " ".join(said)
+    return said
 
 
 def target_table(found: Sequence[Climbed], targets: Sequence[float]) -> Table:
@@ -133,7 +135,11 @@ def plot_ladder(found: Sequence[Climbed]) -> Figure:
         left.set_yticks([-place for place in range(len(names))], names, fontsize=9)
         left.set(xscale="log", xlabel="core-seconds to the target")
         right.axhline(found[0].target, color=GREY, linestyle="-.")
-        right.set(xscale="log", yscale="log", xlabel="core-seconds of a run", title="masked perplexity at its end")
+        right.set(xscale="log", yscale="log", xlabel="core-seconds of a run", ylabel="masked perplexity at its end")
+        right.yaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
+        right.minorticks_off()
+        for axis in (left.xaxis, right.xaxis, right.yaxis):
+            axis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
         left.grid(axis="y", visible=False)
     means = {of.rung.name: ratio_interval(list(of.times.values())).mean for of in found if _reached(of)}
     said = "; ".join(f"{name}: {mean:.0f}" for name, mean in means.items())

@@ -1,25 +1,32 @@
-"""How figures look: one colour per model everywhere, inline SVG whose ink follows the page (light or dark)."""
+"""How figures look: one colour and mark per model everywhere; SVG for pages, PNG for notebooks."""
 
 from __future__ import annotations
 
+import base64
 import html
 import io
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
 import seaborn as sns
+from IPython.display import display
 from matplotlib.figure import Figure as MatplotlibFigure
+from PIL import Image
 
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.table import NOT_RUN
 
 INK = "#010203"  # stands for the text colour of the page: `currentColor` in the SVG
 GREY = "#888888"  # whatever models are set against: a unigram, a constant answer, another implementation
+
+
+PALETTE = ("#4c5fa8", "#a05195", "#d45087", "#f0a35e", "#7fb7be", "#6f4a8e", "#b7b04a", GREY)
+"""Of what is no model: kinds of operations, kinds of estimates. No colour of a model is in it."""
 
 
 def look_of(architecture: str) -> dict[str, Any]:
@@ -39,15 +46,35 @@ _RC |= {**dict.fromkeys(_INKED, INK), "grid.color": GREY, "grid.alpha": 0.3, "le
 _RC |= {"svg.fonttype": "none", "svg.hashsalt": "3ml", "font.size": 11}
 
 
-class Figure:
-    """A figure of matplotlib, which is closed, as inline SVG with a description for those who do not see it."""
+FIGURE = "application/vnd.threeml.figure+html"
+"""Mime type of a figure's SVG with its caption, which the report takes out of a notebook.
 
-    def __init__(self, figure: MatplotlibFigure, alt: str) -> None:
-        self.alt = alt
-        buffer = io.StringIO()
+Viewers of notebooks do not know it and show the PNG beside it: they take `text/html` first, and where a notebook is not
+trusted they strip the SVG from it.
+"""
+
+_DPI, _COLOURS = 110, 64  # of a PNG, which stands in committed notebooks
+
+
+class Figure:
+    """A figure of matplotlib, which is closed, as inline SVG, whose ink follows the page (light or dark), and as PNG.
+
+    Args:
+        figure: to be drawn and closed.
+        alt: description for those who do not see it.
+        caption: shown below; "": the description.
+    """
+
+    def __init__(self, figure: MatplotlibFigure, alt: str, caption: str = "") -> None:
+        self.alt, self.caption = alt, caption or alt
+        buffer, pixels, self.png = io.StringIO(), io.BytesIO(), io.BytesIO()
         with matplotlib.rc_context(_RC):
             figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+            figure.savefig(pixels, format="png", bbox_inches="tight", dpi=_DPI, facecolor="white")
         plt.close(figure)
+        Image.open(pixels).convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE).save(
+            self.png, format="png", optimize=True
+        )
         _, tag, svg = buffer.getvalue().replace(INK, "currentColor").partition("<svg")
         svg = re.sub(r"<metadata>.*?</metadata>", "", tag + svg, flags=re.DOTALL)
         # names inside an SVG are global to the page: make them this figure's own
@@ -60,7 +87,15 @@ class Figure:
         return f"Figure: {self.alt}"
 
     def _repr_html_(self) -> str:
-        return f'<figure class="study">{self.svg}<figcaption>{html.escape(self.alt)}</figcaption></figure>'
+        """The SVG with its caption."""
+        return f'<figure class="study">{self.svg}<figcaption>{html.escape(self.caption)}</figcaption></figure>'
+
+    def _ipython_display_(self) -> None:
+        """Two outputs: the figure, and for viewers of notebooks its caption, which the report has already."""
+        png = base64.b64encode(self.png.getvalue()).decode()
+        display({FIGURE: self._repr_html_(), "image/png": png, "text/plain": repr(self)}, raw=True)
+        caption = {"text/html": f"<p><small>{html.escape(self.caption)}</small></p>", "text/plain": self.caption}
+        display(caption, raw=True, metadata={"caption": True})
 
 
 @contextmanager
@@ -81,12 +116,15 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def legend_below(axis: Any, columns: int = 0) -> None:
-    """One legend for all panels, with each label of `axis` once; none where nothing is drawn."""
-    handles, labels = axis.get_legend_handles_labels()
-    if entries := dict(zip(labels, handles, strict=True)):
-        look = {"loc": "outside lower center", "fontsize": 9, "ncols": columns or len(entries)}
-        axis.figure.legend(entries.values(), entries, **look)
+def legend_below(axes: Sequence[Any], columns: int = 4) -> None:
+    """One legend for all panels, each label once, in rows; none where nothing is drawn."""
+    entries: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries:
+        look = {"loc": "outside lower center", "fontsize": 9, "ncols": min(len(entries), columns)}
+        axes[0].figure.legend(entries.values(), entries, **look)
 
 
 def note_not_run(axis: Any) -> None:
@@ -94,8 +132,23 @@ def note_not_run(axis: Any) -> None:
     axis.annotate(NOT_RUN, (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
 
 
-def show_ten_points(axis: Any, scores: Sequence[float]) -> None:
-    """Let the panel span ten points or more, so that noise does not look like an effect."""
-    if scores:
-        middle, half = (max(scores) + min(scores)) / 2, max(5, 0.6 * (max(scores) - min(scores)))
-        axis.set_ylim(middle - half, middle + half)
+def span_alike(panels: Iterable[tuple[Any, Sequence[float]]]) -> None:
+    """Let panels span the same, ten points or more, each about its own scores: noise does not look like an effect."""
+    known = [(axis, min(scores), max(scores)) for axis, scores in panels if scores]
+    half = max([5, *(0.6 * (high - low) for _, low, high in known)])
+    for axis, low, high in known:
+        axis.set_ylim((low + high) / 2 - half, (low + high) / 2 + half)
+
+
+def draw_references(axis: Any, found: Mapping[str, float]) -> None:
+    """A grey line where the panel, whose span is set, holds the value; a note of the others at its edge."""
+    low, high = axis.get_ylim()
+    edges: dict[bool, list[str]] = {True: [], False: []}
+    for (label, value), style in zip(found.items(), (":", "--", "-."), strict=False):
+        if low < value < high:
+            axis.axhline(value, color=GREY, linestyle=style, linewidth=1.2, label=label)
+        else:
+            edges[value >= high].append(f"{label} {value:.1f} {'↑' if value >= high else '↓'}")
+    for is_above, notes in edges.items():
+        place, look = 0.98 if is_above else 0.02, {"ha": "right", "va": "top" if is_above else "bottom"}
+        axis.text(0.98, place, "\n".join(notes), transform=axis.transAxes, fontsize=7.5, color=INK, **look)

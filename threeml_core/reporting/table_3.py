@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from threeml_core.config import StudyConfig, study_steps
-from threeml_core.glue.ledger import FINETUNE_MATCH
 from threeml_core.glue.protocol import best_of_seeds
 from threeml_core.glue.tasks import GLUE_TASKS, Task, select_tasks
 from threeml_core.paper import ReportedValue, reported_values
-from threeml_core.parameters.glue import RANDOM
 from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
+from threeml_core.reporting.references import untrained
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import difference_interval
@@ -102,7 +100,7 @@ def learned_table(results: Sequence[Result], config: StudyConfig, finetuning: It
     95% interval of the difference (Welch's t over seeds) is above zero.
     """
     rows, shown = [], cells.with_equal_steps(results, config)
-    random = _without_pretraining(shown, finetuning)
+    random = untrained((d for o in shown for d in o.comparison.values()), finetuning)
     for task in select_tasks(config):
         base = [100 * record.metrics["score"] for record in best_of_seeds(random.get(task.name, ()))]
         row = {"Task": task.title, "Constant answer": NOT_RUN, "Without pre-training": cells.measured(base)}
@@ -125,29 +123,13 @@ def learned_table(results: Sequence[Result], config: StudyConfig, finetuning: It
 
 def untrained_table(results: Sequence[Result], finetuning: Iterable[RunRecord]) -> Table:
     """The runs without pre-training behind `learned_table`."""
-    rows, found = [], _without_pretraining(cells.shown_in("Table 3", results), finetuning)
+    studies = (study for result in cells.shown_in("Table 3", results) for study in result.comparison.values())
+    rows, found = [], untrained(studies, finetuning)
     for record in itertools.chain(*found.values()):
         score = MISSING if record.failure else cells.percent(record.metrics["score"])
         row = {"Run": record.run_id, "Task": record.data["task"], "Seed": f"{record.identity['seed']}"}
         rows.append({**row, "Score": score})
     return Table(rows or [{"Run": NOT_RUN}], "Runs without pre-training", folded=True)
-
-
-def _without_pretraining(results: Iterable[Result], finetuning: Iterable[RunRecord]) -> dict[str, list[RunRecord]]:
-    """Task -> fine-tunings of encoders without their training, of these models' size and fine-tuned as they were."""
-    studies = [study for result in results for study in result.comparison.values()]
-    known = {_tuned_how(record) for study in studies for of in study.records.values() for record in of}
-    found: dict[str, list[RunRecord]] = {}
-    for record in finetuning:
-        if record.data["checkpoint"].startswith(RANDOM) and _tuned_how(record) in known:
-            found.setdefault(record.data["task"], []).append(record)
-    return found
-
-
-def _tuned_how(record: RunRecord) -> tuple[Any, ...]:
-    """Size of the encoder, task, point of the grid, and what else decides a fine-tuning."""
-    point = [record.identity[name] for name in ("task", "learning_rate", "batch_size", "epochs")]
-    return (record.data["encoder_parameters"], *point, *(record.parameters[name] for name in FINETUNE_MATCH))
 
 
 def budget_table(results: Sequence[Result]) -> Table:

@@ -18,6 +18,9 @@ from threeml_core.runs.record import SCHEMA, RunRecord, read_metrics, runs_named
 RESULTS, CURVES = "results.jsonl", "curves.jsonl"
 """One line a record; one line for each run with a learning curve."""
 
+SESSIONS = "sessions.jsonl"
+"""One line for each session of a benchmark that timed its models in turns; written by hand."""
+
 _ABOUT = ".archive"  # in a folder of restored runs: the hashes of what it was restored from
 
 
@@ -43,17 +46,17 @@ def write_archive(records: Sequence[RunRecord], runs_dir: str | Path, folder: Pa
             handle.writelines(json_text(item) + "\n" for item in items)
 
 
-def read_archive(folder: Path) -> list[RunRecord]:
-    """The records of a report.
+def read_archive(folder: Path, name: str = RESULTS) -> list[RunRecord]:
+    """The records of a report, or those of another file beside them.
 
     Raises:
         DamagedFileError: they cannot be read, or were written in another schema.
     """
     found = []
-    for values in _lines(folder / RESULTS):
+    for values in _lines(folder / name):
         if values.get("schema") not in (*_OLDER, SCHEMA):
             raise DamagedFileError(
-                f"{folder / RESULTS} holds records of schema {values.get('schema')}, this version reads "
+                f"{folder / name} holds records of schema {values.get('schema')}, this version reads "
                 f"{', '.join(map(str, _OLDER))} and {SCHEMA}: run the study again (report_from=runs)"
             )
         found.append(RunRecord(**_upgraded(values)))

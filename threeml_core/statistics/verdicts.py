@@ -41,6 +41,7 @@ class Finding:
         error: standard error of measurement that all values share.
         spread: of one model's values over seeds, pooled over the models of the study; None: not of this comparison.
         pooled: is the pooled spread what judges? Otherwise it is only shown.
+        settings: first and second model as `paper.ReportedValue.setting` names them; (): the paper has no such number.
     """
 
     what: str
@@ -53,6 +54,7 @@ class Finding:
     error: float = 0.0
     spread: Spread | None = None
     pooled: bool = False
+    settings: tuple[str, ...] = ()
 
     @functools.cached_property
     def _estimate(self) -> intervals.Estimate:

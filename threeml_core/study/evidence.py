@@ -51,10 +51,13 @@ class Evidence:
         there = (result for result in self.results if exhibit in result.run.exhibits)
         return next((r for r in there if {**executed_parameters(r.run.config), **steps} == wanted), None)
 
-    def scores(self, first: Result | None, second: Result | None, low: float, high: float, what: str = "") -> Finding:
+    def scores(
+        self, first: Result | None, second: Result | None, low: float, high: float, what: str = "", varied: str = ""
+    ) -> Finding:
         """Difference of the macro averages (None: not in the study), which the claim says lies from `low` to `high`.
 
-        Both are of the same kind of fine-tuning; in points. `what` says the two in words, else by their names.
+        Both are of the same kind of fine-tuning; in points. `what` says the two in words, else by their names;
+        `varied` is the parameter in which they differ, if they have architecture and mask rate in common.
         """
         if first is None or second is None:
             return Finding(what or "average", "points", low, high, ())
@@ -64,7 +67,8 @@ class Evidence:
         values = _paired(averages(studies[0]), averages(studies[1]))
         doubt = _doubt(*pair) or (_no_learning(studies) if values else "")
         what = f"{what or f'{first.run.model} against {second.run.model}'}: average"
-        return Finding(what, "points", low, high, values, doubt, **self._pooled[kind])
+        settings = tuple(_setting(result, varied) for result in pair)
+        return Finding(what, "points", low, high, values, doubt, settings=settings, **self._pooled[kind])
 
     def variants(
         self, exhibit: str, parameter: str, words: Mapping[Any, str], other: Any, low: float, high: float
@@ -77,6 +81,7 @@ class Evidence:
                 low,
                 high,
                 f"{ARCHITECTURES[architecture].label}, {said} against {other}",
+                parameter,
             )
             for architecture in ("self", "cross")
             for value, said in words.items()
@@ -88,7 +93,8 @@ class Evidence:
             return Finding("validation loss over all corrupted", "nats", 0, math.inf, ())
         values = _paired(model.metric("eval_loss"), vanilla.metric("eval_loss"))
         what = f"{model.run.model} against {vanilla.run.model}: loss over all corrupted"
-        return Finding(what, "nats", 0, math.inf, values, _doubt(model, vanilla), **self._pooled["loss"])
+        settings, doubt = (_setting(model), _setting(vanilla)), _doubt(model, vanilla)
+        return Finding(what, "nats", 0, math.inf, values, doubt, settings=settings, **self._pooled["loss"])
 
     @functools.cached_property
     def _pooled(self) -> dict[str, dict[str, Any]]:
@@ -100,6 +106,12 @@ class Evidence:
         }
         spreads = {kind: pooled_spread([list(by_seed.values()) for by_seed in of]) for kind, of in values.items()}
         return {kind: {"spread": of, "pooled": self.config.pooled_variances} for kind, of in spreads.items()}
+
+
+def _setting(result: Result, varied: str = "") -> str:
+    c = result.run.config
+    setting = f"{c.architecture} {c.mask_rate:g}"
+    return f"{setting} {varied}={getattr(c, varied)}" if varied else setting
 
 
 def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[float, ...]:

@@ -122,7 +122,9 @@ class ProbeEvidence(Evidence):
 
     probes: Probes
 
-    def scores(self, first: Result | None, second: Result | None, low: float, high: float, what: str = "") -> Finding:
+    def scores(
+        self, first: Result | None, second: Result | None, low: float, high: float, what: str = "", varied: str = ""
+    ) -> Finding:
         """Difference of the mean accuracies; see `compared`, and `Evidence.scores`."""
         pair = [named(model, self.config) if model is not None else "" for model in (first, second)]
         return compared(self.probes, pair[0], pair[1], low, high, what or " - ".join(filter(None, pair)))

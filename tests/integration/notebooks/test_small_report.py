@@ -8,6 +8,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from threeml_core.config import identity_parameters, make_config, parse_arguments
@@ -15,6 +16,7 @@ from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.reporting.documents import outdated
 from threeml_core.reporting.execute import execute_notebooks
 from threeml_core.reporting.report import build_report
+from threeml_core.reporting.style import FIGURE
 from threeml_core.runs.archive import CURVES, from_records, read_archive
 from threeml_core.study.ledger import study_runs
 
@@ -34,6 +36,7 @@ def again(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 _FIGURE = re.compile(r"<svg.*?</svg>", re.DOTALL)
+_PNG = re.compile(r'(?<="image/png": ")[^"]*')  # drawn from the same, in a notebook
 _NAME = re.compile(r"\b[mp][0-9a-f]{10}\b")  # matplotlib's, a hash of coordinates
 _COORDINATE = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 _PIXELS = 0.01
@@ -46,7 +49,7 @@ def test_the_same_pages(again: Path) -> None:
     """
     assert {path.name for path in again.iterdir()} == {path.name for path in REPORT.iterdir()}
     for path in REPORT.iterdir():
-        new, old = ((folder / path.name).read_text(encoding="utf-8") for folder in (again, REPORT))
+        new, old = (_PNG.sub("", (folder / path.name).read_text(encoding="utf-8")) for folder in (again, REPORT))
         renew = f"{path.name}: run `make report PRESET=small`"
         assert _FIGURE.sub("", new) == _FIGURE.sub("", old), renew
         figures = [[_NAME.sub("", figure) for figure in _FIGURE.findall(text)] for text in (new, old)]
@@ -55,6 +58,22 @@ def test_the_same_pages(again: Path) -> None:
             assert _COORDINATE.sub("", drawn) == _COORDINATE.sub("", committed), renew
             places = [list(map(float, _COORDINATE.findall(figure))) for figure in (drawn, committed)]
             assert places[0] == pytest.approx(places[1], abs=_PIXELS), renew
+
+
+def test_figures_show_where_no_svg_does(again: Path) -> None:
+    """A notebook that is not trusted, GitHub and nbviewer show the PNG; the page has the SVG alone, and stays small."""
+    drawn = 0
+    for path in again.glob("*.ipynb"):
+        cells = nbformat.read(path, 4).cells
+        outputs = [o for cell in cells if cell.cell_type == "code" for o in cell.outputs if "data" in o]
+        figures = [output for output in outputs if FIGURE in output.data]
+        assert all("image/png" in of.data and "text/html" not in of.data for of in figures)
+        assert not any("<svg" in output.data.get("text/html", "") for output in outputs), path.name
+        page = path.with_suffix(".html").read_text(encoding="utf-8")
+        assert page.count('<figure class="study">') == len(figures) and "image/png" not in page
+        drawn += len(figures)
+    assert drawn >= 9
+    assert max(path.stat().st_size for path in again.glob("*.html")) < 400_000
 
 
 def test_every_page_says_what_fell() -> None:

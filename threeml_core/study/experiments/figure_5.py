@@ -35,7 +35,8 @@ def _fewer_flops(study: Evidence) -> Finding:
     model = study.model("self", 0.5)
     found = [] if model is None else [record.flops for record in model.ended.values() if record.flops]
     values = tuple(1 / flops_of["speedup_over_vanilla_15"] for flops_of in found)
-    return Finding("3ML_self-50%: FLOPs as a share of vanilla-15%'s", "", -math.inf, 1.0, values)
+    settings = ("self 0.5", "vanilla 0.15")
+    return Finding("3ML_self-50%: FLOPs as a share of vanilla-15%'s", "", -math.inf, 1.0, values, settings=settings)
 
 
 def _clock(study: Evidence) -> Finding:
