@@ -84,8 +84,6 @@ class SparseQueriesForMaskedLM(NarrowBertModel):
     def narrow(self, layers: list[Any], hidden: Tensor, at: Tensor | None, mask: Tensor | None) -> list[Tensor]:
         """See `NarrowBertModel.narrow`."""
         states = [hidden if at is None else take(hidden, at)]
-        if mask is not None and at is not None:
-            mask = mask[:, :, :1]  # the same for every query
         for layer in layers:
             states.append(sublayers.run(sublayers.narrow_layer, layer, states[-1], hidden, mask))
         return states
