@@ -1142,6 +1142,16 @@ BAD_INPUTS = [
     BadInput(
         "ud-latin", "a treebank in Latin-1", treebank(ROW.replace("dog", "d\xf6g").encode("latin-1")), "UTF-8", "probe"
     ),
+    BadInput(
+        "ud-same", "a treebank whose test has all its training sentences", treebank(ROW), "in the test too", "probe"
+    ),
+    BadInput(
+        "ud-depth",
+        "trees of one depth, asked for it",
+        treebank(ROW.replace("dog", "cat"), probe_tasks="depth"),
+        "depth is 0 for all 1 training sentences",
+        "probe",
+    ),
     BadInput("ud-empty", "a treebank without a sentence", treebank("# text = dog\n"), "no sentence in its", "probe"),
     BadInput(
         "ud-cycle",

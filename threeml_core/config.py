@@ -42,7 +42,7 @@ from threeml_core.parameters.masking import (
     parse_mask_split,
     smallest_mask_rate,
 )
-from threeml_core.parameters.model import MODERN, ModelParameters, default_ffn_width
+from threeml_core.parameters.model import MODERN, ModelParameters, default_ffn_width, num_kept
 from threeml_core.parameters.parameter import LARGEST, RENAMED, check
 from threeml_core.parameters.probing import ProbingParameters
 from threeml_core.parameters.report import PlanParameters, ReportParameters
@@ -87,9 +87,11 @@ class StudyConfig(
             "decoder_num_attention_heads": max(1, width // head_size),
             "micro_batch_size": self.batch_size,
         }
+        entry = ARCHITECTURES[self.architecture]
+        if entry.full_layers is not None:
+            derived["full_layers"] = entry.full_layers(self.num_hidden_layers)
         derived = {name: value for name, value in derived.items() if getattr(self, name) is None}
-        # section 3.3: 3ML_cross
-        pre_only = ARCHITECTURES[self.architecture].pre_layer_norm_only or self.encoder == MODERN
+        pre_only = entry.pre_layer_norm_only or self.encoder == MODERN  # section 3.3: 3ML_cross
         if pre_only and self.layer_norm == "post" and sources["layer_norm"].startswith("preset"):
             derived["layer_norm"] = "pre"
         for name, value in derived.items():
@@ -219,6 +221,13 @@ def _problems(c: StudyConfig) -> Iterator[str]:
             yield f"{heads}={h} makes heads of {d // h} at {width}={d}: RoPE needs heads of an even width"
     if c.encoder == MODERN and c.layer_norm == "post":
         yield "layer_norm='post': ModernBERT has pre-LN alone; leave layer_norm out, or take encoder=roberta"
+    label = ARCHITECTURES[c.architecture].label
+    if ARCHITECTURES[c.architecture].full_layers is not None:
+        assert c.full_layers is not None
+        if c.encoder == MODERN:
+            yield f"encoder={MODERN!r}: {label} runs parts of RoBERTa's layers; take encoder=roberta"
+        if c.full_layers > c.num_hidden_layers:
+            yield f"full_layers={c.full_layers}: expected at most num_hidden_layers={c.num_hidden_layers}"
     if c.batch_size % c.micro_batch_size:
         yield f"micro_batch_size={c.micro_batch_size} does not divide batch_size={c.batch_size}"
     ends = () if c.mask_rate_schedule == "constant" else ("mask_rate_end",)  # what lies between is right with them
@@ -236,6 +245,11 @@ def _problems(c: StudyConfig) -> Iterator[str]:
         if most > n - 2 and not (c.mask_special_tokens and counts.masked < n and most <= n):
             remedy = f"lower it to at most {largest_mask_rate(n, split, n - 2):.3f}"
             yield f"{name}={rate} corrupts {most} of {n} tokens, but 2 are special tokens and stay: {remedy}"
+        kept, least = num_kept(n, c.kept_share), counts.masked + 2
+        if c.architecture == "token_dropping" and not side and kept < least:
+            remedy = f"raise it to at least {least / n:.3f}, or lower {name}"
+            said = f"kept_share={c.kept_share} keeps {kept} of {n} tokens"
+            yield f"{said}, but [MASK]s and special ones are {least}: {remedy}"
 
 
 def type_of(name: str) -> tuple[type, bool]:

@@ -1,4 +1,4 @@
-"""Appendix C: how many FLOPs the three models cost, and how many parameters they have. Pure numbers.
+"""Appendix C: how many FLOPs the models cost, and how many parameters they have. Pure numbers.
 
 Source: Appendix C (equations 2 to 4) and Table 4. A multiply-add counts as two FLOPs; biases, activations, norms,
 dropout and sparse embedding lookups are left out. The slips of the printed appendix that are corrected here:
@@ -25,7 +25,7 @@ from typing import Literal
 from threeml_core.config import StudyConfig, at_constant_rate
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import corruption_counts, levels_of, parse_mask_split
-from threeml_core.parameters.model import MODERN, default_ffn_width
+from threeml_core.parameters.model import MODERN, default_ffn_width, num_kept
 
 Mode = Literal["paper", "exact"]
 STEP_FACTOR: dict[Mode, int] = {"paper": 2, "exact": 3}
@@ -175,6 +175,54 @@ def threeml_cross_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
     )
 
 
+def sparse_queries_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
+    """NarrowBERT SparseQueries: one sequence, forward, FLOPs. Source: Li et al. (2023), section 2.
+
+    Narrow layers make keys and values of all tokens, and the rest at the corrupted ones alone.
+    """
+    narrow = last_block_flops(config.sequence_length, _counts(config, mode).n_corrupted, *_block(config))
+    return _narrowbert(config, mode, vocab, narrow)
+
+
+def context_first_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
+    """NarrowBERT ContextFirst: one sequence, forward, FLOPs. Source: Li et al. (2023), section 2.
+
+    Narrow layers have their attention over all tokens, and their FFN at the corrupted ones alone.
+    """
+    d, ffn = _block(config)
+    narrow = block_flops(config.sequence_length, d, 0) + 4 * _counts(config, mode).n_corrupted * d * ffn
+    return _narrowbert(config, mode, vocab, narrow)
+
+
+def _narrowbert(config: StudyConfig, mode: Mode, vocab: int, narrow: float) -> float:
+    """Full layers, narrow ones of `narrow` FLOPs each, and the head at the corrupted positions."""
+    d, full = config.hidden_size, config.full_layers
+    assert full is not None
+    layers = full * block_flops(config.sequence_length, *_block(config)) + (config.num_hidden_layers - full) * narrow
+    return layers + prediction_flops(_counts(config, mode).n_corrupted, d, d, vocab)
+
+
+def token_dropping_forward(config: StudyConfig, mode: Mode, vocab: int) -> float:
+    """Token dropping while it trains: one sequence, forward, FLOPs. Source: Hou et al. (2022), section 3.
+
+    The first layer that drops makes keys and values of all tokens, and the rest of the kept ones; those behind it see
+    these alone, and the last one all again.
+    """
+    n, d, full = config.sequence_length, config.hidden_size, config.full_layers
+    assert full is not None
+    kept = config.kept_share * n if mode == "paper" else num_kept(n, config.kept_share)
+    dropping = max(0, config.num_hidden_layers - 1 - full)
+    layers = (config.num_hidden_layers - dropping) * block_flops(n, *_block(config))
+    if dropping:
+        layers += last_block_flops(n, kept, *_block(config)) + (dropping - 1) * block_flops(kept, *_block(config))
+    return layers + prediction_flops(_counts(config, mode).n_corrupted, d, d, vocab)
+
+
+def _block(config: StudyConfig) -> tuple[int, float]:
+    """Width and `intermediate` of an encoder layer in the formulas."""
+    return config.hidden_size, encoder_ffn(config)
+
+
 def _positions(config: StudyConfig, d: int) -> int:
     """Parameters of a position table of this width; RoPE has none."""
     assert config.max_position_embeddings is not None
@@ -238,7 +286,7 @@ def decoder_parameters(config: StudyConfig) -> int:
 
 
 def no_decoder(config: StudyConfig) -> int:
-    """The vanilla model has none."""
+    """The vanilla model has none, nor have those that train an encoder in another way."""
     return 0
 
 

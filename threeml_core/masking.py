@@ -144,10 +144,13 @@ def _tables(masking: Masking, device: torch.device) -> tuple[Tensor, Tensor]:
     return regular.to(device), regular.nonzero()[:, 0].to(device)
 
 
-def corrupt(sequences: Tensor, masking: Masking, generator: torch.Generator) -> Batch:
+def corrupt(sequences: Tensor, masking: Masking, generator: torch.Generator, weights: Tensor | None = None) -> Batch:
     """Corrupt (batch, n) int64 token ids: a `CorruptedBatch` if the counts are exact, else a `RaggedBatch`.
 
-    Every draw comes from `generator`, which is on the device of `sequences`.
+    Every draw comes from `generator`, which is on the device of `sequences`. With `weights` (vocab,), positive, the
+    tokens of a sequence are drawn one after the other, each with a chance proportional to the weight of its id among
+    those that are left: the smallest of Exp(1) / weight are corrupted. So the counts stay those of a uniform draw.
+    Which of them are masked, replaced and unchanged does not depend on the weights.
 
     Raises:
         ParameterError: a sequence has fewer regular tokens than are to be corrupted.
@@ -155,8 +158,10 @@ def corrupt(sequences: Tensor, masking: Masking, generator: torch.Generator) -> 
     device = sequences.device
     regular, drawable = _tables(masking, device)
     candidates = torch.ones_like(sequences, dtype=torch.bool) if masking.mask_special_tokens else regular[sequences]
-    noise = torch.rand(sequences.shape, generator=generator, device=device).masked_fill(~candidates, 2.0)
-    order = noise.argsort(1)
+    noise = torch.rand(sequences.shape, generator=generator, device=device)
+    if weights is not None:
+        noise = -torch.log1p(-noise) / weights[sequences]
+    order = noise.masked_fill(~candidates, torch.inf).argsort(1)
     if masking.mask_counts == "probabilistic":
         return _corrupt_ragged(sequences, masking, generator, candidates, order, drawable)
 
@@ -164,6 +169,9 @@ def corrupt(sequences: Tensor, masking: Masking, generator: torch.Generator) -> 
     n_masked, total = counts.masked, counts.masked + counts.visible_slots
     if device.type == "cpu" and int(candidates.sum(1).min()) < total:  # on a GPU `Masking.check` has to do
         masking.check(sequences.shape[1], int((~candidates).sum(1).max()))
+    if weights is not None:  # the heaviest come first, but are not the [MASK]s therefore
+        shuffled = torch.rand(len(order), total, generator=generator, device=device).argsort(1)
+        order = torch.cat([order.gather(1, shuffled), order[:, total:]], 1)
     mask_idx = order[:, :n_masked].sort(1).values
     keep_idx = order[:, n_masked:].sort(1).values
     visible_idx = order[:, n_masked:total]

@@ -18,10 +18,12 @@ import pytest
 
 from tests.glue_files import write_glue
 from tests.jobs import die, die_once, fail, hold, leave_host, preempted_once, sent
+from tests.treebank_files import write_treebank
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import LockedError, ParameterError, TrainingError
 from threeml_core.foundation.files import PROJECT_ROOT, exclusive
 from threeml_core.glue.finetune import finetune_glue, load_tasks
+from threeml_core.information.probing import run_probing
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, load_records
 from threeml_core.runs.sweep import run_all
@@ -148,6 +150,29 @@ def test_a_host_is_lost(cluster: Any, tmp_path: Path) -> None:
     again = {run: hosts for run, hosts in starts.items() if len(hosts) > 1}
     assert all(hosts[0] == host for hosts in again.values())
     assert lines[-1].startswith("10/10 ")
+
+
+def test_probes_find_the_same(cluster: Any, small: dict, encoders: dict[str, Path], tmp_path: Path) -> None:
+    """The words alone, an encoder and its like with random weights, each on a worker, and in this process."""
+    asked = {
+        **small,
+        "ud": str(write_treebank(tmp_path / "ud")),
+        "probe_tasks": "upos,next_word",
+        "probe_batch_size": 16,
+    }
+    names = [str(encoders["post"]), f"random:{encoders['post']}"]
+    lines: list[str] = []
+
+    def probed(engine: str) -> list[RunRecord]:
+        return run_probing(
+            make_config({**asked, "engine": engine, "runs_dir": str(tmp_path / engine)}), names, log=lines.append
+        )
+
+    remote, here = probed("ray"), probed("inline")
+    assert "Ray: 2 hosts, 2 CPUs, 0 GPUs" in lines
+    for one, other in zip(remote, here, strict=True):
+        assert (one.run_id, one.identity, one.data) == (other.run_id, other.identity, other.data)
+        assert one.metrics == other.metrics
 
 
 @pytest.mark.slow

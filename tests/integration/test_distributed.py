@@ -69,10 +69,16 @@ def stop(settings: dict, runs: Path, *launcher: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(
-    ("bf16", "optimizer", "apart"), [(False, "adamw", 1e-5), (True, "adamw", 2e-2), (False, "muon", 2e-3)]
+    ("bf16", "optimizer", "adaptation", "apart"),
+    [
+        (False, "adamw", "none", 1e-5),
+        (True, "adamw", "none", 2e-2),
+        (False, "muon", "none", 2e-3),
+        (False, "adamw", "hard", 1e-5),
+    ],
 )
 def test_two_processes_give_the_curve_of_one(
-    bf16: bool, optimizer: str, apart: float, own_runs: dict, tmp_path: Path
+    bf16: bool, optimizer: str, adaptation: str, apart: float, own_runs: dict, tmp_path: Path
 ) -> None:
     """20 steps with accumulation, dropout and a falling mask rate, started as a notebook does: one record, one log.
 
@@ -80,6 +86,7 @@ def test_two_processes_give_the_curve_of_one(
     """
     settings = {**own_runs, "max_steps": 20, "eval_steps": 10, "bf16": bf16, "optimizer": optimizer}
     settings |= {"mask_rate": 0.5, "mask_rate_schedule": "linear"}
+    settings |= {"mask_adaptation": adaptation, "mask_adaptation_steps": 4}
     lines: list[str] = []
     two = pretrain(make_config({**settings, "num_processes": 2}), lines.append)
     one = pretrain(make_config({**settings, "runs_dir": str(tmp_path / "one")}), lambda line: None)
@@ -89,6 +96,7 @@ def test_two_processes_give_the_curve_of_one(
     assert len(curves[0]) == 20 and curves[0] == pytest.approx(curves[1], abs=apart)
     assert bf16 or curves[0][:2] == pytest.approx(curves[1][:2], abs=1e-5)
     assert two.metrics["eval_loss"] == pytest.approx(one.metrics["eval_loss"], abs=apart)
+    assert two.metrics.get("mask_weights") == one.metrics.get("mask_weights")
     assert [line for line in lines if line.startswith("step 20/20")] and lines.count(f"run {two.run_id} starts") == 1
     assert pretrain(make_config({**settings, "num_processes": 2}), lines.append).run_id == two.run_id, "it is read"
 

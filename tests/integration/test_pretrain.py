@@ -162,6 +162,7 @@ def test_a_finished_run_is_not_repeated(own_runs: dict) -> None:
         {"mask_counts": "probabilistic", "mask_rate": 0.3},
         {"mask_counts": "probabilistic", "mask_rate_schedule": "cosine"},
         {"mask_special_tokens": True},
+        {"mask_counts": "probabilistic", "mask_adaptation": "soft", "mask_adaptation_steps": 5, "bf16": True},
         {"max_grad_norm": 1.0},
         {"bf16": True},
         {"layer_norm": "post", "initialization": "bert"},
@@ -214,6 +215,30 @@ def test_a_schedule_is_said_recorded_and_found_again(own_runs: dict) -> None:
         assert of_pretraining([record, constant], each) == [own]
     assert of_pretraining([constant], make_config({**given, "mask_rate_end": 0.3})) == [constant]
     assert not of_pretraining([record, constant], config.replace(mask_rate_levels=4))
+
+
+def test_adaptive_masking_is_recorded_and_costs_nothing(own_runs: dict) -> None:
+    """Its weights stand in the record; FLOPs, validation and what is exported are those of the run without it."""
+    plain = make_config({**own_runs, "architecture": "self", "max_steps": 40})
+    config = plain.replace(mask_adaptation="hard", mask_adaptation_steps=10)
+    record, other = pretrain(config, no_line), pretrain(plain, no_line)
+    weights = record.metrics["mask_weights"]
+    assert "mask_weights" not in other.metrics and len(weights["heaviest"]) == len(weights["lightest"]) == 10
+    assert weights["heaviest"][0][1] > 1.5 * weights["lightest"][0][1] > 0
+    for name in ("flops", "data"):
+        assert getattr(record, name) == getattr(other, name)
+    assert record.metrics["eval_corruption"] == other.metrics["eval_corruption"]
+    assert record.files.keys() == other.files.keys()
+    folders = [each.folder(config.runs_dir) for each in (record, other)]
+    assert "wrongly more often" in (folders[0] / "encoder" / "README.md").read_text()
+    tensors = [load_file(folder / "model" / "model.safetensors").keys() for folder in folders]
+    assert tensors[0] == tensors[1]
+    lines: list[str] = []
+    late = pretrain(config.replace(mask_adaptation_steps=40, max_steps=40), lines.append)
+    assert [line for line in lines if "mask_adaptation=hard changes nothing in 40 steps" in line]
+    assert of_pretraining([record, other, late], config) == [record] and of_pretraining([record, other], plain) == [
+        other
+    ]
 
 
 def test_a_validation_text_too_short_for_a_kind_says_so(own_runs: dict) -> None:

@@ -47,6 +47,19 @@ def test_any_encoder_is_asked_the_same(asked: StudyConfig, encoders: dict[str, P
     assert first.metrics["tasks"]["upos"]["accuracy"] > 0.98
 
 
+def test_worker_processes_find_the_same(asked: StudyConfig, encoders: dict[str, Path]) -> None:
+    names = [str(encoders["post"])]
+    config = asked.replace(probe_tasks="upos,next_word")
+    lines: list[str] = []
+    elsewhere = config.replace(num_workers=2, runs_dir=f"{asked.runs_dir}-workers")
+    for shared, alone in zip(
+        run_probing(elsewhere, names, log=lines.append), run_probing(config, names, log=no_line), strict=True
+    ):
+        assert (shared.run_id, shared.identity, shared.data) == (alone.run_id, alone.identity, alone.data)
+        assert shared.metrics == alone.metrics
+    assert not [line for line in lines if ": upos" in line], "those in processes of their own say nothing"
+
+
 def test_the_study_is_probed_with_all_its_seeds_and_random_weights(asked: StudyConfig) -> None:
     config = asked.replace(num_pretrain_seeds=2, probe_tasks="deprel,bigram_shift")
     results, found = probe_study(config, no_line)

@@ -6,19 +6,20 @@ import itertools
 
 import pytest
 
+from tests.combinations import PARTIAL, WITH_ENCODERS
 from threeml_core import flops
-from threeml_core.config import StudyConfig, make_config, variant
+from threeml_core.config import StudyConfig, at_constant_rate, make_config, variant
 from threeml_core.models.build import build_model
 from threeml_core.models.counting import count_forward_flops
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES, PAPER_ARCHITECTURES
 from threeml_core.parameters.masking import levels_of
 from threeml_core.study.experiments.table_3 import equal_budget
 
 LARGE, BASE = "efficient-large", "longer-base"
 
 
-def preset(name: str, architecture: str, rate: float) -> StudyConfig:
-    return make_config({"preset": name, "architecture": architecture, "mask_rate": rate})
+def preset(name: str, architecture: str, rate: float, **given: object) -> StudyConfig:
+    return make_config({"preset": name, "architecture": architecture, "mask_rate": rate, **given})
 
 
 def test_block_is_the_sum_of_its_parts() -> None:
@@ -96,7 +97,7 @@ def test_base_cross_parameters_are_pre_ln() -> None:
     assert flops.parameter_count(config) / 1e6 == pytest.approx(129.63, abs=0.005)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", PAPER_ARCHITECTURES)
 @pytest.mark.parametrize("visible_head", ["shared", "separate"])
 @pytest.mark.parametrize(("name", "encoder"), [(LARGE, "roberta"), (BASE, "roberta"), (BASE, "modernbert")])
 def test_torch_counts_exactly_the_formula(architecture: str, visible_head: str, name: str, encoder: str) -> None:
@@ -115,7 +116,7 @@ def test_torch_counts_exactly_the_formula(architecture: str, visible_head: str, 
 @pytest.mark.parametrize("mode", ["paper", "exact"])
 def test_a_gate_costs_what_it_saves_in_width(mode: flops.Mode) -> None:
     """At widths that three divides the default of ModernBERT costs what RoBERTa's does; its window saves nothing."""
-    for architecture in ARCHITECTURES:
+    for architecture in PAPER_ARCHITECTURES:
         config = preset(BASE, architecture, 0.4).replace(encoder="modernbert", intermediate_size=None)
         assert (config.intermediate_size, config.layer_norm) == (2048, "pre")
         roberta = flops.forward_flops(preset(BASE, architecture, 0.4), mode)
@@ -123,8 +124,7 @@ def test_a_gate_costs_what_it_saves_in_width(mode: flops.Mode) -> None:
         assert flops.forward_flops(config.replace(local_attention=16), mode) == pytest.approx(roberta)
 
 
-@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "encoder"), WITH_ENCODERS)
 @pytest.mark.parametrize("visible_head", ["shared", "separate"])
 def test_parameters_of_the_parts(architecture: str, visible_head: str, encoder: str) -> None:
     """The decoder's, without the head; the encoder's; and the head with its bias."""
@@ -137,6 +137,20 @@ def test_parameters_of_the_parts(architecture: str, visible_head: str, encoder: 
     assert sum(sizes.values()) == flops.parameter_count(config, 99)
     layers = [size for name, size in sizes.items() if name.startswith("encoder.") and ".embeddings." not in name]
     assert sum(layers) == flops.encoder_block_parameters(config)
+
+
+@pytest.mark.parametrize("given", [{}, {"full_layers": 0}, {"full_layers": 5}, {"full_layers": 11, "mask_rate": 0.15}])
+@pytest.mark.parametrize("architecture", PARTIAL)
+def test_torch_counts_what_parts_of_layers_cost(architecture: str, given: dict) -> None:
+    """At the geometry of a preset and at an odd one; with no narrow layer the vanilla model's formula."""
+    odd = {"hidden_size": 72, "num_attention_heads": 12, "intermediate_size": 101, "num_hidden_layers": 12}
+    for size in ({}, {**odd, "sequence_length": 101, "kept_share": 0.6}):
+        config = preset(BASE, architecture, 0.4).replace(**size, **given)
+        assert count_forward_flops(config, 99) == flops.forward_flops(config, "exact", 99)
+    for mode in ("paper", "exact"):
+        full = config.replace(full_layers=config.num_hidden_layers)
+        expected = flops.forward_flops(config.replace(architecture="vanilla"), mode)
+        assert flops.forward_flops(full, mode) == pytest.approx(expected, rel=1e-12)
 
 
 def test_paper_mode_equals_exact_mode_where_counts_are_whole() -> None:
@@ -167,16 +181,16 @@ def test_a_step_costs_three_forward_passes() -> None:
 @pytest.mark.parametrize("steps", [3, 97, 1000])
 def test_a_schedule_costs_the_mean_of_its_steps(kind: str, steps: int) -> None:
     """Closed form over levels against a sum over steps; only 3ML gets its early, higher rates cheaper."""
-    given = {"mask_rate_schedule": kind, "mask_rate": 0.7, "mask_rate_end": 0.2, "max_steps": steps}
+    given = {"mask_rate_schedule": kind, "mask_rate_end": 0.2, "max_steps": steps}
     for architecture, mode in itertools.product(ARCHITECTURES, ("paper", "exact")):
-        config = preset(LARGE, architecture, 0.7).replace(**given)
+        config = preset(LARGE, architecture, 0.7, kept_share=0.75, **given)
         levels = levels_of(config.parameters())
         rates = [next(level.rate for level in levels if level.first <= s < level.stop) for s in range(steps)]
-        costs = {rate: flops.forward_flops(preset(LARGE, architecture, rate), mode) for rate in set(rates)}
+        costs = {rate: flops.forward_flops(at_constant_rate(config, rate), mode) for rate in set(rates)}
         total = sum(costs[rate] for rate in rates)
         assert flops.forward_flops(config, mode) == pytest.approx(total / steps, rel=1e-12)
-        ends = [flops.forward_flops(preset(LARGE, architecture, rate), mode) for rate in (0.7, 0.2)]
-        assert (ends[0] > ends[1]) == (architecture == "vanilla")
+        ends = [flops.forward_flops(at_constant_rate(config, rate), mode) for rate in (0.7, 0.2)]
+        assert (ends[0] < ends[1]) == ARCHITECTURES[architecture].has_decoder
 
 
 def test_equal_budget_integrates_over_the_schedule() -> None:

@@ -174,3 +174,72 @@ def test_probabilistic_counts_follow_fairseq() -> None:
     assert torch.equal(batch.kinds > 0, batch.labels != -100)
     assert torch.equal(batch.input_ids[batch.kinds == 3], ids[batch.kinds == 3])
     assert (batch.input_ids[batch.kinds == 1] == 4).all()
+
+
+WEIGHTS = torch.ones(VOCAB).index_fill_(0, torch.arange(5, 60), 4.0).index_fill_(0, torch.arange(150, VOCAB), 0.25)
+
+
+@pytest.mark.parametrize("rate", [0.15, 0.4, 0.75])
+def test_weights_change_no_count_and_spare_special_tokens(rate: float) -> None:
+    ids, masking = blocks(), Masking(4, SPECIAL, VOCAB, rate)
+    plain, weighted, again = (
+        corrupt(ids, masking, torch.Generator().manual_seed(1), weights) for weights in (None, WEIGHTS, WEIGHTS)
+    )
+    assert isinstance(plain, CorruptedBatch) and isinstance(weighted, CorruptedBatch)
+    assert torch.equal(weighted.input_ids, again.input_ids) and not torch.equal(weighted.labels, plain.labels)
+    for name in ("keep_idx", "mask_idx", "visible_idx"):
+        assert getattr(weighted, name).shape == getattr(plain, name).shape
+    assert kinds_of(weighted) == pytest.approx(kinds_of(plain), abs=1)
+    together = torch.cat([weighted.keep_idx, weighted.mask_idx], 1).sort(1).values
+    assert torch.equal(together, torch.arange(64).expand(64, -1))
+    assert not set(weighted.labels.unique().tolist()) & set(SPECIAL)
+
+
+def test_one_token_of_a_sequence_is_drawn_by_its_share_of_the_weight() -> None:
+    """P(i) = w_i / sum w; within 5 standard deviations of a binomial over 20,000 rows."""
+    row = torch.tensor([0, 10, 70, 160, 11, 2])  # weights 4, 1, 1/4, 4
+    batch = corrupt(row.expand(20_000, -1), Masking(4, SPECIAL, VOCAB, 1 / 6, "100-0-0"), torch.Generator(), WEIGHTS)
+    assert isinstance(batch, CorruptedBatch) and batch.mask_idx.shape[1] == 1
+    found = batch.mask_idx.flatten().bincount(minlength=6) / 20_000
+    share = torch.tensor([0, 4, 1, 0.25, 4, 0]) / 9.25
+    assert (abs(found - share) <= 5 * (share * (1 - share) / 20_000).sqrt()).all()
+
+
+def test_two_tokens_are_drawn_one_after_the_other() -> None:
+    """P({i, j}) = w_i w_j / (1 - w_i) + w_i w_j / (1 - w_j), w summing to 1; each kind has its share of each token."""
+    row, rows = torch.tensor([0, 10, 70, 160, 2]), 20_000
+    batch = corrupt(row.expand(rows, -1), Masking(4, SPECIAL, VOCAB, 0.4, "50-50-0"), torch.Generator(), WEIGHTS)
+    assert isinstance(batch, CorruptedBatch) and (batch.mask_idx.shape[1], batch.visible_idx.shape[1]) == (1, 1)
+    w = (torch.tensor([4, 1, 0.25]) / 5.25).tolist()
+    for left_out in range(3):
+        i, j = (k for k in range(3) if k != left_out)
+        share = w[i] * w[j] / (1 - w[i]) + w[i] * w[j] / (1 - w[j])
+        found = (batch.labels[:, 1 + left_out] == -100).sum().item()
+        assert abs(found - rows * share) <= 5 * math.sqrt(rows * share * (1 - share))
+    for token in range(1, 4):
+        masked, replaced = ((idx == token).sum().item() for idx in (batch.mask_idx, batch.visible_idx))
+        assert abs(masked - replaced) <= 5 * math.sqrt(masked + replaced)
+
+
+@pytest.mark.parametrize("counts", ["exact", "probabilistic"])
+def test_equal_weights_are_a_uniform_draw(counts: str) -> None:
+    """Each of 14 places and each kind of it as often as the others: 5 standard deviations of 20,000 rows."""
+    rows, n = 20_000, 16
+    ids = torch.arange(5, 5 + n).expand(rows, -1).clone()
+    ids[:, 0], ids[:, -1] = 0, 2
+    masking = Masking(4, SPECIAL, VOCAB, 0.4, "80-10-10", counts)
+    batch = corrupt(ids, masking, torch.Generator(), torch.full((VOCAB,), 0.7))
+    for found in ((batch.labels != -100), (batch.input_ids == 4)):
+        assert not found[:, [0, -1]].any()
+        share = found.sum().item() / rows / (n - 2)
+        deviation = math.sqrt(rows * share * (1 - share))
+        assert (abs(found[:, 1:-1].sum(0) - rows * share) <= 5 * deviation).all()
+
+
+def test_probabilistic_counts_take_weights_too() -> None:
+    ids, masking = blocks(512), Masking(4, SPECIAL, VOCAB, 0.4, "80-10-10", "probabilistic")
+    plain, weighted = (corrupt(ids, masking, torch.Generator().manual_seed(0), w) for w in (None, WEIGHTS))
+    for batch in (plain, weighted):
+        assert (batch.labels != -100).sum() == pytest.approx(512 * 25.6, rel=0.01)
+    heavy = [(batch.labels[ids < 60] >= 5).float().mean().item() for batch in (plain, weighted)]
+    assert heavy[1] > 1.3 * heavy[0]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from threeml_core.benchmark.load import Patience, wait_until_idle
+from threeml_core.benchmark.memory import peaks
 from threeml_core.benchmark.run import PAGE_WAIT, code_fingerprint
 from threeml_core.benchmark.speed import take_turns
 from threeml_core.benchmark.speeds import Timed, why_no_speed
@@ -21,7 +22,9 @@ from threeml_core.training.device import choose_device, describe_device
 STAGE = "clock"
 
 
-def measure_steps(config: StudyConfig, variants: Mapping[str, Timed], log: Log = print_line) -> RunRecord:
+def measure_steps(
+    config: StudyConfig, variants: Mapping[str, Timed], log: Log = print_line, memory: bool = False
+) -> RunRecord:
     """Time a step of each in turns, in `num_benchmark_rounds` rounds, or read the record of a quiet measurement.
 
     On a CPU with one thread, so that seconds are core-seconds; validation is not in it.
@@ -30,6 +33,7 @@ def measure_steps(config: StudyConfig, variants: Mapping[str, Timed], log: Log =
         config: text, rounds.
         variants: by name; `BASELINE` is among them.
         log: takes progress lines.
+        memory: peak memory of training too, of each in a process of its own.
     """
     data, device = prepare_data(config, log), choose_device(config)
     environment = describe_environment()
@@ -61,6 +65,8 @@ def measure_steps(config: StudyConfig, variants: Mapping[str, Timed], log: Log =
             "arms": arms,
             **turns,
         }
+        if memory:
+            metrics["peak_memory_bytes"] = peaks(best, data, device, log)
         about = {"data_id": data.data_id, "vocab_size": data.vocab_size, "corpus": data.meta["corpus"]}
         flops = {variant.name: variant.step_flops(data.vocab_size) for variant in best}
         return {"metrics": metrics, "flops": flops, "data": about}

@@ -16,7 +16,7 @@ from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.data.sequences import TokenSequences, widen
 from threeml_core.foundation.log import Log
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import PAPER_ARCHITECTURES
 from threeml_core.training.trainer import Trainer
 
 TURNS = 3
@@ -69,7 +69,7 @@ def points_of(config: StudyConfig) -> Iterator[tuple[str, float, StudyConfig]]:
         "decoder_num_hidden_layers": ((1, 2, 4), lambda layers: {}),
         "decoder_hidden_size": (halves(d_de, head), lambda d: {"decoder_num_attention_heads": d // head}),
     }
-    for architecture in ARCHITECTURES:
+    for architecture in PAPER_ARCHITECTURES:
         base = config.replace(architecture=architecture)
         for axis, (values, others) in axes.items():
             if architecture != "vanilla" or not axis.startswith("decoder"):
@@ -105,7 +105,7 @@ def measure_scaling(config: StudyConfig, data: PreparedData, device: torch.devic
         return flops.training_flops(flops.forward_flops(point, "exact", data.vocab_size), point.batch_size, 1, "exact")
 
     found = []
-    for architecture in ARCHITECTURES:
+    for architecture in PAPER_ARCHITECTURES:
         itself = config.replace(architecture=architecture)
         base = Trainer(itself, data, device)
         base.update()

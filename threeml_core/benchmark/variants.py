@@ -1,4 +1,4 @@
-"""The variants of the comparison: Hugging Face as shipped, its bare loop, and this package's three models.
+"""The variants of the comparison: Hugging Face as shipped, its bare loop, and this package's models.
 
 All train on the same sequences with the same optimizer and dropout, in the same precision; a step is one step.
 """

@@ -13,7 +13,7 @@ from threeml_core.config import (
     study_steps,
     variant,
 )
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import PAPER_ARCHITECTURES
 from threeml_core.runs.ledger import find, newest, pretraining
 from threeml_core.runs.record import RunRecord
 
@@ -22,7 +22,7 @@ def information_configs(config: StudyConfig) -> list[StudyConfig]:
     """Of the pre-trainings behind Table 1 and Figure 4: vanilla, 3ML_self and 3ML_cross with each pre-training seed."""
     seeds = range(config.seed, config.seed + config.num_pretrain_seeds)
     steps = study_steps(config)
-    return [variant(config, architecture=a, seed=s, max_steps=steps) for s in seeds for a in ARCHITECTURES]
+    return [variant(config, architecture=a, seed=s, max_steps=steps) for s in seeds for a in PAPER_ARCHITECTURES]
 
 
 def information_records(config: StudyConfig) -> list[RunRecord]:

@@ -143,8 +143,9 @@ def checked_sample(config: StudyConfig, data: PreparedData) -> Sample:
     Raises:
         StudyError: no frequent [MASK], fewer states than clusters, layers that the model does not have.
     """
-    last = config.num_hidden_layers if config.architecture == "vanilla" else config.decoder_num_hidden_layers
-    refuse_absent(config.listed("state_layers"), last, ARCHITECTURES[config.architecture].label)
+    entry = ARCHITECTURES[config.architecture]
+    last = config.decoder_num_hidden_layers if entry.has_decoder else config.num_hidden_layers
+    refuse_absent(config.listed("state_layers"), last, entry.label)
     sample = draw_sample(config, data)
     if len(sample.tokens) < config.num_clusters:
         raise ParameterError(

@@ -1,4 +1,4 @@
-"""Treebanks of Universal Dependencies: every word's place in the text, part of speech and dependency label.
+"""Treebanks of Universal Dependencies: every word's place in the text, part of speech and dependency label; depths.
 
 Source: https://universaldependencies.org/format.html (CoNLL-U); Nivre et al., "Universal Dependencies v2" (2020).
 """
@@ -40,12 +40,14 @@ class Sentence:
         text: the tokens, with a blank behind each unless `SpaceAfter=No`.
         spans: (n, 2) characters of `text` where a word starts, and where it has ended.
         labels: "upos" and "deprel" (without what follows a colon) -> (n,) labels.
+        depth: arcs of the longest way from a root to a word.
     """
 
     document: str
     text: str
     spans: tuple[tuple[int, int], ...]
     labels: Mapping[str, tuple[str, ...]]
+    depth: int
 
 
 class _Row(NamedTuple):
@@ -140,7 +142,7 @@ def _sentence(rows: Sequence[_Row], document: str) -> Sentence:
         raise CorpusError(f"{rows[-1].where}: the sentence ends before word {last}, which a range of ids includes")
     _refuse_no_tree(words, rows[0].where)
     labels = {kind: tuple(_label(row, kind) for row in words) for kind in _LABELS}
-    return Sentence(document, text, _spans(tokens, words), labels)
+    return Sentence(document, text, _spans(tokens, words), labels, _depth(words))
 
 
 def _spans(tokens: Sequence[tuple[int, str, int]], words: Sequence[_Row]) -> tuple[tuple[int, int], ...]:
@@ -169,6 +171,13 @@ def _refuse_no_tree(words: Sequence[_Row], where: str) -> None:
         cycle = error.args[1]
         path = " <- ".join(map(str, cycle))
         raise CorpusError(f"{words[min(cycle) - 1].where}: the heads form a cycle, {path}; expected a tree") from None
+
+
+def _depth(words: Sequence[_Row]) -> int:
+    heads, level, depth = [int(row.columns[_HEAD]) for row in words], {0}, -1
+    while level := {number for number, head in enumerate(heads, 1) if head in level}:
+        depth += 1
+    return depth
 
 
 def _label(row: _Row, kind: str) -> str:

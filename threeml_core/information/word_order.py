@@ -37,7 +37,7 @@ class Example:
 
     Attributes:
         text: its words with a blank between them.
-        label: 0 as written, 1 with words that have changed places.
+        label: 0 as written, 1 with words that have changed places; of other tasks what is asked, in whole numbers.
         document: equal for sentences of the same document alone.
     """
 

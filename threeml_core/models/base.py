@@ -32,7 +32,8 @@ from threeml_core.models.attention import BYTE_DROPOUT, masks_by_position, never
 from threeml_core.models.configuration import ThreeMLConfig
 from threeml_core.models.decoder import Attention, DecoderLayer
 from threeml_core.models.dropout import replace_dropout
-from threeml_core.models.head import PredictionTransform, summed_cross_entropy
+from threeml_core.models.head import PredictionTransform, cross_entropy_of, summed_cross_entropy
+from threeml_core.models.tally import TokenTally
 
 States = dict[str, Any]
 """What `ThreeMLOutput` calls it -> a state per layer."""
@@ -83,6 +84,7 @@ class MaskedLanguageModel(PreTrainedModel):
         bias = not config.is_modern
         self.head = PredictionTransform(head_width, config.hidden_size, config.layer_norm_eps, bias)
         self.head_bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.tally: TokenTally | None = None
 
     def _init_weights(self, module: nn.Module) -> None:
         """N(0, 0.02) for every matrix, zero for every bias; the encoder's are drawn as its own class says."""
@@ -91,6 +93,8 @@ class MaskedLanguageModel(PreTrainedModel):
             init.normal_(module.in_proj_weight, mean=0.0, std=std)
             if module.in_proj_bias is not None:
                 init.zeros_(module.in_proj_bias)
+        elif isinstance(module, TokenTally):
+            init.zeros_(module.sums)
         elif isinstance(module, MaskedLanguageModel):
             init.zeros_(module.head_bias)
             if isinstance(module, ThreeMLModel):
@@ -174,6 +178,9 @@ class MaskedLanguageModel(PreTrainedModel):
         """(..., d_en) behind the head -> (..., vocab)."""
         return F.linear(hidden, self.word_embedding, self.head_bias)
 
+    def end_of_step(self) -> None:
+        """What follows from a step, whose sums over all processes `tally` holds; here nothing."""
+
     @can_return_tuple
     def forward(
         self,
@@ -229,13 +236,13 @@ class MaskedLanguageModel(PreTrainedModel):
             hidden, states = self.at_all(input_ids, attention_mask, keep_states)
         else:
             raise ValueError("expected input_ids or a CorruptedBatch")
-        logits = self.logits(hidden) if return_logits else None
+        logits, tally = self.logits(hidden) if return_logits else None, self.tally if self.training else None
         if labels is None:
             return ThreeMLOutput(logits=logits, **states)
         if logits is None:
-            total = summed_cross_entropy(hidden, self.word_embedding, self.head_bias, labels)
+            total = summed_cross_entropy(hidden, self.word_embedding, self.head_bias, labels, tally)
         else:
-            total = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+            total = cross_entropy_of(logits.flatten(0, 1), labels.flatten(), tally)
         count = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
         return ThreeMLOutput(loss=total / count, logits=logits, **states)
 

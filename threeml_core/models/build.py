@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig
 
-from threeml_core.config import StudyConfig
+from threeml_core.config import StudyConfig, unused_parameters
 from threeml_core.foundation.checkpoints import find_checkpoint, refuse_foreign_files
 from threeml_core.foundation.errors import CheckpointError, ParameterError
 from threeml_core.models.base import MaskedLanguageModel, ThreeMLModel
@@ -106,6 +106,7 @@ def build_model(
     ids = {"pad_token_id": pad_token_id, "bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
     encoder = _encoder_of(config, vocab_size=vocab_size, **ids)
     entry, model_type = ARCHITECTURES[config.architecture], model_class(config.architecture)
+    own = {"full_layers", "kept_share"} - unused_parameters(config.parameters())
     whole = model_type.config_class(
         encoder=encoder,
         decoder_num_hidden_layers=config.decoder_num_hidden_layers,
@@ -114,6 +115,7 @@ def build_model(
         decoder_norm_first=config.layer_norm == "pre" or config.init_encoder is not None and entry.pre_layer_norm_only,
         visible_head=config.visible_head,
         mask_token_id=mask_token_id,
+        **{name: getattr(config, name) for name in sorted(own)},
     )
     try:
         model = model_type(whole)

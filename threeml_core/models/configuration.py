@@ -1,4 +1,4 @@
-"""Configurations of the three models: an ordinary encoder configuration inside, the decoder's numbers beside it."""
+"""Configurations of the models: an ordinary encoder configuration inside, the decoder's numbers beside it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
 from threeml_core.foundation.errors import ParameterError
+from threeml_core.parameters.architectures import narrowbert_full_layers, token_dropping_full_layers
 from threeml_core.parameters.model import MODERN
 
 
@@ -122,3 +123,51 @@ class ThreeMLCrossConfig(ThreeMLConfig):
     """3ML_cross."""
 
     model_type = "threeml_cross"
+
+
+class NarrowBertConfig(ThreeMLConfig):
+    """NarrowBERT; the decoder's numbers are not used.
+
+    Attributes:
+        full_layers: layers that all tokens pass; None: a sixth of the encoder's, at least 1.
+    """
+
+    full_layers: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Fill what is left open."""
+        super().__post_init__(**kwargs)
+        if self.full_layers is None:
+            self.full_layers = narrowbert_full_layers(self.encoder.num_hidden_layers)
+
+
+class SparseQueriesConfig(NarrowBertConfig):
+    """NarrowBERT SparseQueries."""
+
+    model_type = "threeml_sparse_queries"
+
+
+class ContextFirstConfig(NarrowBertConfig):
+    """NarrowBERT ContextFirst."""
+
+    model_type = "threeml_context_first"
+
+
+class TokenDroppingConfig(VanillaConfig):
+    """Token dropping; the decoder's numbers are not used.
+
+    Attributes:
+        full_layers: first layers, which all tokens pass; None: half of the encoder's less one, at least 0.
+        kept_share: share of the tokens that the middle layers keep.
+    """
+
+    model_type = "threeml_token_dropping"
+
+    full_layers: int | None = None
+    kept_share: float = 0.5
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Fill what is left open."""
+        super().__post_init__(**kwargs)
+        if self.full_layers is None:
+            self.full_layers = token_dropping_full_layers(self.encoder.num_hidden_layers)

@@ -9,7 +9,7 @@ from threeml_core import flops
 from threeml_core.config import StudyConfig, at_constant_rate
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
 from threeml_core.models.build import build_model
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import PAPER_ARCHITECTURES
 
 
 def count_forward_flops(config: StudyConfig, vocab: int | None = None) -> int:
@@ -30,9 +30,9 @@ def count_forward_flops(config: StudyConfig, vocab: int | None = None) -> int:
 
 
 def counted_against_formula(config: StudyConfig) -> list[dict[str, str]]:
-    """Rows for a table: formula (exact mode) and count, for the three architectures."""
+    """Rows for a table: formula (exact mode) and count, for the paper's three architectures."""
     rows = []
-    for architecture in ARCHITECTURES:
+    for architecture in PAPER_ARCHITECTURES:
         model = at_constant_rate(config.replace(architecture=architecture))
         formula, counted = flops.forward_flops(model, "exact"), count_forward_flops(model)
         rows.append(

@@ -13,9 +13,13 @@ def take(hidden: Tensor, idx: Tensor) -> Tensor:
 
 def place(hidden: Tensor, idx: Tensor, n: int, filler: Tensor) -> Tensor:
     """(batch, k, d) at positions (batch, k) of n, and `filler` (d,) at all others -> (batch, n, d)."""
-    size = len(hidden)
-    around = filler.to(hidden.dtype).expand(size * n, -1)
-    return around.index_copy(0, _rows(idx, n), hidden.flatten(0, 1)).unflatten(0, (size, n))
+    return put(hidden, idx, filler.to(hidden.dtype).expand(len(hidden), n, -1))
+
+
+def put(hidden: Tensor, idx: Tensor, around: Tensor) -> Tensor:
+    """(batch, k, d) at positions (batch, k), and what is `around`, (batch, n, d), at all others -> (batch, n, d)."""
+    n = around.shape[1]
+    return around.flatten(0, 1).index_copy(0, _rows(idx, n), hidden.flatten(0, 1)).unflatten(0, (-1, n))
 
 
 def _rows(idx: Tensor, n: int) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from threeml_core.masking import IGNORE_INDEX
+from threeml_core.models.tally import TokenTally
 
 CHUNK_BYTES = 16 * 2**20
 """Logits that the chunked loss holds at once; smaller chunks make narrow products, which take longer."""
@@ -46,20 +47,34 @@ def padded_logits(transformed: Tensor, weight: Tensor, bias: Tensor, multiple: i
     return F.linear(transformed, weight, bias)
 
 
-def summed_cross_entropy(transformed: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+def summed_cross_entropy(
+    transformed: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, tally: TokenTally | None = None
+) -> Tensor:
     """Sum of cross-entropies of `transformed @ weight.T + bias` in nats: (..., d_en), targets (...) -> ().
 
     On a CPU the logits are made, turned into their gradient in place and used up some rows at a time, so that they are
     never all held, and of rows with a target alone. Compiled, or on a GPU, it is `F.cross_entropy` over the padded
-    vocabulary.
+    vocabulary. The predictions are added to `tally`.
     """
     rows, ids = transformed.flatten(0, -2), targets.flatten()
     if rows.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.is_autocast_enabled("cpu"):
         if not (predicted := ids != IGNORE_INDEX).all():
             rows, ids = rows[predicted], ids[predicted]
-        return _ChunkedCrossEntropy.apply(rows, weight, bias, ids)
+        return _ChunkedCrossEntropy.apply(rows, weight, bias, ids, tally)
     logits = padded_logits(rows, weight, bias, vocabulary_multiple(rows.device))
-    return F.cross_entropy(logits.float(), ids, reduction="sum", ignore_index=IGNORE_INDEX)
+    return cross_entropy_of(logits, ids, tally)
+
+
+def cross_entropy_of(logits: Tensor, ids: Tensor, tally: TokenTally | None = None) -> Tensor:
+    """Sum of cross-entropies in nats: (rows, vocab), targets (rows,) -> (); the predictions are added to `tally`."""
+    logits = logits.float()
+    if tally is None:
+        return F.cross_entropy(logits, ids, reduction="sum", ignore_index=IGNORE_INDEX)
+    losses = F.cross_entropy(logits, ids, reduction="none", ignore_index=IGNORE_INDEX)
+    with torch.no_grad():
+        correct = logits.gather(1, ids.clamp(min=0)[:, None])[:, 0] == logits.amax(1)
+        tally.add(ids, losses.detach(), correct)
+    return losses.sum()
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -69,7 +84,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, ids: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, ids: Tensor, tally: TokenTally | None) -> Tensor:
         total, matrix, offset = weight.new_zeros(()), weight.to(rows.dtype), bias.to(rows.dtype)
         by_rows, by_weight, by_bias = torch.empty_like(rows), torch.zeros_like(weight), torch.zeros_like(bias)
         size = max(1, CHUNK_BYTES // (len(weight) * weight.element_size()))
@@ -80,7 +95,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             at_wanted = logits.gather(1, wanted).sub_(largest)
             odds = logits.sub_(largest).exp_()
             normaliser = odds.sum(1, keepdim=True)
-            total += (normaliser.log() - at_wanted).sum()
+            losses = normaliser.log() - at_wanted
+            total += losses.sum()
+            if tally is not None:
+                tally.add(wanted[:, 0], losses[:, 0], at_wanted[:, 0] == 0)
             exact = odds.div_(normaliser).scatter_add_(1, wanted, logits.new_full(wanted.shape, -1.0))
             by_bias += exact.sum(0)
             gradient = exact.to(rows.dtype)
@@ -94,4 +112,4 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return *(saved * gradient for saved in ctx.saved_tensors), None
+        return *(saved * gradient for saved in ctx.saved_tensors), None, None

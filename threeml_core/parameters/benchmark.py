@@ -6,12 +6,13 @@ import dataclasses
 from collections import ChainMap
 from typing import Any
 
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES, PAPER_ARCHITECTURES
 from threeml_core.parameters.masking import MASK_RATES
 from threeml_core.parameters.parameter import COUNT, at_least, parameter, setting, some_of
 
 PARTS = ("speed", "breakdown", "memory", "scaling", "preparation")
-VARIANTS = ChainMap(ARCHITECTURES, dict[str, Any](hf="", hf_bare=""))  # later registered architectures are in it
+_THEIRS = dict[str, Any](hf="", hf_bare="")
+VARIANTS = ChainMap(ARCHITECTURES, _THEIRS)  # later registered architectures are in it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,9 @@ class BenchmarkParameters:
     STAGES = "benchmark"
 
     benchmark_parts: str = parameter("all", "what is measured", some_of(PARTS))
-    benchmark_variants: str = parameter("all", "models beside vanilla-15%", some_of(VARIANTS))
+    benchmark_variants: str = parameter(
+        "all", "models beside vanilla-15%", some_of(VARIANTS, (*_THEIRS, *PAPER_ARCHITECTURES))
+    )
     benchmark_rates: str = parameter("0.4,0.5", "mask rates of the models compared with vanilla-15%", MASK_RATES)
     num_benchmark_rounds: int = parameter(
         25, "rounds in which every model takes its turn", at_least(6, ", as the median of fewer has no 95% interval")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from threeml_core.parameters.parameter import Allowed, in_range, numbers, one_of, parameter
+from threeml_core.parameters.parameter import COUNT, Allowed, in_range, numbers, one_of, parameter
 
 KINDS = ("masked", "replaced", "unchanged")
 """What can happen to a corrupted token; the order of a split and of every count."""
@@ -29,6 +29,8 @@ MASK_SPLIT = Allowed(
 MASK_RATE = in_range("a fraction above 0 and below 1, such as 0.4 (40% of the tokens)", lambda value: 0 < value < 1)
 MASK_RATES = numbers(float, "mask rates such as '0.15,0.4'")
 SCHEDULES = ("constant", "linear", "cosine", "steps")
+ADAPTATIONS = ("none", "hard", "soft")
+_ADAPTING = ("mask_adaptation", *ADAPTATIONS[1:])
 _CHANGING = ("mask_rate_schedule", *SCHEDULES[1:])
 _LEVELS = in_range("2 to 64", lambda value: 2 <= value <= 64)  # each a shape, which a GPU compiles
 
@@ -53,6 +55,22 @@ class MaskingParameters:
     )
     mask_rate_levels: int = parameter(
         8, "equally spaced rates, both ends among them, that a schedule takes", _LEVELS, later=True, when=_CHANGING
+    )
+    mask_adaptation: str = parameter(
+        "none",
+        "corrupt tokens more often that are predicted badly, by accuracy (hard) or loss (soft) of each token id",
+        one_of(ADAPTATIONS),
+        later=True,
+    )
+    mask_adaptation_steps: int = parameter(
+        200, "steps after which the weights of the token ids are renewed", COUNT, later=True, when=_ADAPTING
+    )
+    mask_adaptation_smoothing: float = parameter(
+        0.2,
+        "share of its old weight that an id keeps when it is renewed; 1: all stay alike",
+        in_range("0 to 1", lambda value: 0 <= value <= 1),
+        later=True,
+        when=_ADAPTING,
     )
 
 

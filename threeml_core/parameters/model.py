@@ -6,11 +6,13 @@ import dataclasses
 import math
 
 from threeml_core.parameters.architectures import ARCHITECTURES
-from threeml_core.parameters.parameter import COUNT, POSITIVE, SHARE, at_least, one_of, parameter
+from threeml_core.parameters.parameter import COUNT, POSITIVE, SHARE, at_least, in_range, one_of, parameter
 
 MODERN = "modernbert"
 """Value of `encoder` and transformers' name of the class: RoPE, gated FFNs, no biases, local and global layers."""
 _MODERN_ONLY = ("encoder", MODERN)
+_NARROW = ("architecture", "sparse_queries", "context_first", "token_dropping")
+_DROPPING = ("architecture", "token_dropping")
 
 
 def default_ffn_width(encoder: str, width: int) -> int:
@@ -21,13 +23,18 @@ def default_ffn_width(encoder: str, width: int) -> int:
     return 8 * math.ceil(width / 3) if encoder == MODERN else 4 * width
 
 
+def num_kept(n: int, kept_share: float) -> int:
+    """How many of n tokens the middle layers of token dropping keep: the nearest whole number, halves rounded up."""
+    return math.floor(kept_share * n + 0.5)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelParameters:
     """Model."""
 
     STAGES = "pretrain benchmark plan"
 
-    architecture: str = parameter("self", "vanilla, 3ML_self or 3ML_cross", one_of(ARCHITECTURES))
+    architecture: str = parameter("self", "vanilla, 3ML_self, 3ML_cross, or a rival", one_of(ARCHITECTURES))
     encoder: str = parameter(
         "roberta",
         "encoder and decoder layers: RoBERTa's, or ModernBERT's (RoPE, GeGLU, no biases)",
@@ -69,6 +76,21 @@ class ModelParameters:
     decoder_num_attention_heads: int | None = parameter(None, "decoder heads", COUNT, none="the encoder's head size")
     visible_head: str = parameter(
         "shared", "3ML_cross: head for replaced and unchanged tokens", one_of(("shared", "separate"))
+    )
+    full_layers: int | None = parameter(
+        None,
+        "first encoder layers, which all tokens pass; NarrowBERT, token dropping",
+        at_least(0),
+        none="a sixth of num_hidden_layers, at least 1; token dropping: half of it less 1",
+        later=True,
+        when=_NARROW,
+    )
+    kept_share: float = parameter(
+        0.5,
+        "share of the tokens of a sequence that the middle layers keep",
+        in_range("more than 0 and at most 1", lambda value: 0 < value <= 1),
+        later=True,
+        when=_DROPPING,
     )
     hidden_dropout_prob: float = parameter(0.1, "dropout on hidden states", SHARE)
     attention_probs_dropout_prob: float = parameter(0.1, "dropout on attention weights", SHARE)

@@ -76,16 +76,20 @@ def one_of(choices: Collection[str]) -> Allowed:
     return in_range("one of {}", lambda value: value in choices, choices)
 
 
-def some_of(known: Collection[str]) -> Allowed:
-    """Some of these texts joined with commas, or `all`; read as a tuple in the order of `known`."""
+def some_of(known: Collection[str], all_of: Collection[str] = ()) -> Allowed:
+    """Some of these texts joined with commas, or `all`; read as a tuple in the order of `known`.
+
+    `all` stands for `all_of`, if that is given: what is known beside it has to be asked for by name.
+    """
 
     def read(text: str) -> tuple[str, ...]:
-        parts = list(known) if text == "all" else [part.strip() for part in text.split(",")]
+        parts = list(all_of or known) if text == "all" else [part.strip() for part in text.split(",")]
         if not set(parts) <= set(known) or len(set(parts)) < len(parts):
             raise ValueError(text)
         return tuple(part for part in known if part in parts)
 
-    return Allowed("'all' or some of {}, each once", read, known)
+    meant = f" ({', '.join(all_of)})" if all_of else ""
+    return Allowed(f"'all'{meant} or some of {{}}, each once", read, known)
 
 
 def numbers(kind: type, what: str) -> Allowed:

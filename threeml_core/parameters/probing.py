@@ -13,8 +13,12 @@ CONTROL = "{} by heart"
 STRENGTHS = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Of the ridge penalty, on standardised states, as a share of their number; held-out training text chooses one."""
 
-WORD_TASKS = ("upos", "deprel")
-TASKS = (*WORD_TASKS, "bigram_shift", "shuffled_span")
+TASKS = ("upos", "deprel", "bigram_shift", "shuffled_span")
+TASKS_BY_NAME = ("next_word", "sentence_length", "depth")
+"""No part of `all`, which is what records of it were asked, and of no claim."""
+
+WORD_TASKS = ("upos", "deprel", "next_word")
+TREEBANK_TASKS = (*WORD_TASKS, "depth")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,7 @@ class ProbingParameters:
         None, "folders, hub names or random:<either>; join with commas", none="the study's, and random weights"
     )
     probe_ablations: bool = setting(False, "the models of Table 2 too, pre-trained if need be: for claims C4 to C6")
-    probe_tasks: str = parameter("all", "what is asked", some_of(TASKS))
+    probe_tasks: str = parameter("all", "what is asked", some_of((*TASKS, *TASKS_BY_NAME), TASKS))
     ud: str | None = parameter(None, "folder of treebanks, .conllu; '*test*': for the test", none="word order alone")
     max_probe_sentences: int = parameter(40_000, "most sentences of the validation text that are asked", at_least(100))
     probe_pooling: str = parameter("mean", "a word's state: of its first token, or the mean", one_of(("first", "mean")))

@@ -11,7 +11,7 @@ from threeml_core import flops
 from threeml_core.config import StudyConfig, executed_rate, make_config, variant
 from threeml_core.glue.protocol import planned_runs
 from threeml_core.paper import RECIPES, ReportedValue, reported_values
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES, PAPER_ARCHITECTURES
 from threeml_core.parameters.masking import rate_label
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, Table
@@ -85,14 +85,15 @@ def plot_speedups(recipe: str) -> Figure:
     rates = np.linspace(0.05, 0.7, 27)
     ends = []
     with drawing(2, 3.2) as (figure, axes):
-        for architecture, entry in ARCHITECTURES.items():
-            look = {**look_of(architecture), "marker": "", "label": entry.label, "linewidth": 2}
+        for architecture in PAPER_ARCHITECTURES:
+            label = ARCHITECTURES[architecture].label
+            look = {**look_of(architecture), "marker": "", "label": label, "linewidth": 2}
             given = {"preset": recipe, "architecture": architecture}
             configs = [make_config({**given, "mask_rate": float(rate)}) for rate in rates]
             over_15 = [flops.config_speedup(c, "paper", 0.15) for c in configs]
             axes[0].plot(100 * rates, over_15, **look)
             axes[1].plot(100 * rates, [flops.config_speedup(c, "paper", c.mask_rate) for c in configs], **look)
-            ends.append(f"{entry.label} {np.interp(0.5, rates, over_15):.2f}")
+            ends.append(f"{label} {np.interp(0.5, rates, over_15):.2f}")
         for axis, baseline in zip(axes, ("15%", "the same rate"), strict=True):
             axis.set(xlabel="mask rate (%)", ylabel="speed-up in FLOPs", title=f"over vanilla at {baseline}")
         axes[0].legend(fontsize=9)
@@ -143,7 +144,7 @@ def schedule_table() -> Table:
     for rate, end in _SCHEDULES:
         changing = {} if end is None else {"mask_rate_schedule": "linear", "mask_rate_end": end}
         given = {"preset": "efficient-large", "mask_rate": rate, **changing}
-        models = {name: make_config({**given, "architecture": name}) for name in ARCHITECTURES}
+        models = {name: make_config({**given, "architecture": name}) for name in PAPER_ARCHITECTURES}
         about = rate_label(models["self"].parameters())
         row = {"Mask rate": about, "Mean": f"{executed_rate(models['self']):.1%}"}
         speedups = {ARCHITECTURES[name].label: flops.config_speedup(model, "exact") for name, model in models.items()}
@@ -178,7 +179,11 @@ def study_plan(config: StudyConfig, exhibits: Sequence[Experiment | str] | None 
     for run in runs:
         c, (hours, cells) = run.config, _plan(run.config)
         total += hours * len(run.seeds)
-        decoder = MISSING if c.architecture == "vanilla" else f"{c.decoder_num_hidden_layers} × {c.decoder_hidden_size}"
+        decoder = (
+            f"{c.decoder_num_hidden_layers} × {c.decoder_hidden_size}"
+            if ARCHITECTURES[c.architecture].has_decoder
+            else MISSING
+        )
         tuned = len({planned for each in run.finetunings(config).values() for planned in planned_runs(each)})
         tunings += tuned * len(run.seeds)
         del cells["Energy"]  # the sum stands in the title

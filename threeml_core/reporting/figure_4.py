@@ -78,7 +78,8 @@ def figure_4_values(records: Sequence[RunRecord]) -> Table:
     """Every layer of every model: the paper's estimate in nats and bits, the corrected one, floor, spread, share."""
     rows, names = [], model_names(records)
     for record in records:
-        start = "0 (embedding)" if record.parameters["architecture"] == "vanilla" else "0 (decoder input)"
+        has_decoder = ARCHITECTURES[record.parameters["architecture"]].has_decoder
+        start = "0 (decoder input)" if has_decoder else "0 (embedding)"
         for found in layers_of(record):
             plug_in, enough = statistics.fmean(found.plug_in), found.has_enough_states
             row = {"Model": names[record.run_id], "Layer": f"{found.layer}" if found.layer else start}

@@ -11,7 +11,7 @@ import matplotlib.ticker
 import numpy as np
 
 from threeml_core.benchmark import speeds
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES, PAPER_ARCHITECTURES
 from threeml_core.reporting.style import GREY, INK, PALETTE, Figure, drawing, legend_below, look_of, plain
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.runs.record import RunRecord
@@ -195,7 +195,7 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
     with drawing(len(axes), 2.5, per_row=3) as (figure, panels):
         for panel, axis in zip(panels, axes, strict=True):
             here = [p for p in points if p["axis"] == axis]
-            for architecture in ARCHITECTURES:
+            for architecture in PAPER_ARCHITECTURES:
                 look, some = look_of(architecture), [p for p in here if p["architecture"] == architecture]
                 x = [p["value"] for p in some]
                 panel.plot(x, [p["flops"] / p["base_flops"] for p in some], **{**look, "marker": ""})
@@ -209,7 +209,8 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
                 panel.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.2g"))
                 panel.minorticks_off()
         panels[0].set_ylabel("cost, relative")
-        handles = [matplotlib.lines.Line2D([], [], label=of.label, **look_of(a)) for a, of in ARCHITECTURES.items()]
+        labels = {a: ARCHITECTURES[a].label for a in PAPER_ARCHITECTURES}
+        handles = [matplotlib.lines.Line2D([], [], label=label, **look_of(a)) for a, label in labels.items()]
         figure.legend(handles=handles, ncols=3, loc="outside upper center", fontsize=9)
     return Figure(
         figure,
@@ -271,3 +272,18 @@ def preparation_table(record: RunRecord) -> Table:
         rows.append({**row, "Memory": f"{of['peak_bytes'] / 2**20:,.0f} MiB"})
     times = f"{rates[0] / rates[1]:.1f} times the tokens per CPU second. Memory is what it adds to the imports."
     return Table(rows, f"Preparing data, the same text and tokenizer, each in a process of its own: {times}")
+
+
+def clock_said(record: RunRecord | None, repeated: str) -> str:
+    """When and where steps were timed in turns (stage `clock`), and how noisy: what was timed twice against itself."""
+    if record is None:
+        return "The clock has not been measured."
+    floor = speeds.noise(record)
+    assert floor is not None
+    hardware, rounds = record.environment["hardware"], len(next(iter(record.metrics["turns"].values()))["seconds"])
+    where = hardware.get("gpu", f"one thread of {hardware['cpu']}")
+    doubt = speeds.why_no_speed(record)
+    return (
+        f"Clock: {rounds} rounds in turns on {where}; {repeated} against itself {speeds.text_of(floor, 3)}."
+        f"{f' In doubt: {doubt}.' if doubt else ''} Record: {record.run_id}."
+    )

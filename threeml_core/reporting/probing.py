@@ -20,6 +20,9 @@ TITLES = {
     "deprel": "Dependency label",
     "bigram_shift": "Bigram shift",
     "shuffled_span": "Shuffled span",
+    "next_word": "Next word",
+    "sentence_length": "Sentence length",
+    "depth": "Tree depth",
 }
 
 

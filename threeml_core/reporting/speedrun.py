@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import matplotlib.ticker
 import numpy as np
 
-from threeml_core.benchmark.speeds import noise, text_of, why_no_speed
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.files import fingerprint
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import rate_label
+from threeml_core.reporting.performance import clock_said
 from threeml_core.reporting.style import GREY, Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.runs.record import read_metrics
@@ -202,15 +202,4 @@ def _crossing(result: Result, config: StudyConfig) -> dict[int, float]:
 
 def clock_statement(config: StudyConfig) -> str:
     """When and where the clock was measured, and how noisy it was."""
-    record = clock_record(config)
-    if record is None:
-        return "The clock has not been measured."
-    floor = noise(record)
-    assert floor is not None
-    hardware, rounds = record.environment["hardware"], len(next(iter(record.metrics["turns"].values()))["seconds"])
-    where = hardware.get("gpu", f"one thread of {hardware['cpu']}")
-    doubt = why_no_speed(record)
-    return (
-        f"Clock: {rounds} rounds in turns on {where}; the second rung against itself {text_of(floor, 3)}."
-        f"{f' In doubt: {doubt}.' if doubt else ''} Record: {record.run_id}."
-    )
+    return clock_said(clock_record(config), "the second rung")

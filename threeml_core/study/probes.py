@@ -125,37 +125,38 @@ class ProbeEvidence(Evidence):
     def scores(
         self, first: Result | None, second: Result | None, low: float, high: float, what: str = "", varied: str = ""
     ) -> Finding:
-        """Difference of the mean accuracies, in points, paired by seed; see `Evidence.scores`.
+        """Difference of the mean accuracies; see `compared`, and `Evidence.scores`."""
+        pair = [named(model, self.config) if model is not None else "" for model in (first, second)]
+        return compared(self.probes, pair[0], pair[1], low, high, what or " - ".join(filter(None, pair)))
 
-        Its error of measurement is that of the documents: tasks on the same ones add up, others in quadrature. In
-        doubt where neither model knows more than random weights do.
-        """
-        pair = [named(model, self.config) for model in (first, second) if model is not None]
-        what = what or " - ".join(pair)
-        found, tasks = self.probes, DECIDING
-        if missing := [task for task in tasks if task not in found.tasks]:
-            return Finding(what, "points", low, high, (), f"not asked: {', '.join(missing)}")
-        known = len(pair) == 2 and all(name in found.models for name in pair)
-        seeds = sorted(found.models[pair[0]].keys() & found.models[pair[1]].keys()) if known else []
-        if not seeds:
-            return Finding(what, "points", low, high, ())
-        values = tuple(100 * (found.mean(pair[0], seed, tasks) - found.mean(pair[1], seed, tasks)) for seed in seeds)
-        if len(seeds) == 1:
-            return Finding(what, "points", low, high, values)
-        errors: dict[bool, float] = {}
-        for task in tasks:
-            between = found.difference(pair[0], task, pair[1])
-            assert between is not None
-            errors[task in WORD_TASKS] = errors.get(task in WORD_TASKS, 0.0) + between.item_error
-        knows = any(
-            difference.low is not None and difference.low > 0
-            for name in pair
-            for task in tasks
-            if (difference := found.difference(name, task, RANDOM))
-        )
-        doubt = "" if knows else "neither model knows more than random weights"
-        error = 100 * math.hypot(*errors.values()) / len(tasks)
-        return Finding(what, "points", low, high, values, doubt, error=error)
+
+def compared(found: Probes, first: str, second: str, low: float, high: float, what: str) -> Finding:
+    """Mean accuracy of the `DECIDING` tasks, of one model minus another, in points, paired by seed.
+
+    Its error of measurement is that of the documents: tasks on the same ones add up, others in quadrature. In doubt
+    where neither model knows more than random weights do.
+    """
+    tasks = DECIDING
+    if missing := [task for task in tasks if task not in found.tasks]:
+        return Finding(what, "points", low, high, (), f"not asked: {', '.join(missing)}")
+    seeds = sorted(found.models.get(first, {}).keys() & found.models.get(second, {}).keys())
+    values = tuple(100 * (found.mean(first, seed, tasks) - found.mean(second, seed, tasks)) for seed in seeds)
+    if len(seeds) < 2:
+        return Finding(what, "points", low, high, values)
+    errors: dict[bool, float] = {}
+    for task in tasks:
+        between = found.difference(first, task, second)
+        assert between is not None
+        errors[task in WORD_TASKS] = errors.get(task in WORD_TASKS, 0.0) + between.item_error
+    knows = any(
+        difference.low is not None and difference.low > 0
+        for name in (first, second)
+        for task in tasks
+        if (difference := found.difference(name, task, RANDOM))
+    )
+    doubt = "" if knows else "neither model knows more than random weights"
+    error = 100 * math.hypot(*errors.values()) / len(tasks)
+    return Finding(what, "points", low, high, values, doubt, error=error)
 
 
 def probe_claims(config: StudyConfig, results: Sequence[Result], found: Probes) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""The corrupted sequences of each step: a function of step, seed and kind of device alone."""
+"""The corrupted sequences of each step: a function of step, seed, kind of device and, if there are any, weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from threeml_core.training.evaluation import masking_of
 
 
 class Batches:
-    """The corrupted sequences of each step: a function of step, seed and kind of device alone.
+    """The corrupted sequences of each step: a function of step, seed and kind of device, and of `weights`, if any.
 
     On a CPU a batch is made when it is asked for, as a second thread would take its core from the training. On a GPU
     a thread reads the next sequences into pinned memory as they are stored (16 bits a token), and they are copied and
@@ -26,6 +26,9 @@ class Batches:
 
     AHEAD = 2
     """Batches that are read before they are asked for."""
+
+    weights: torch.Tensor | None = None
+    """(vocab,) of `corrupt`, on the device; those of the moment at which a batch is asked for."""
 
     def __init__(self, config: StudyConfig, data: PreparedData, device: torch.device) -> None:
         self.config, self.data, self.device = config, data, device
@@ -38,7 +41,8 @@ class Batches:
         """The sequences of step `step` (from 0), corrupted, on the device."""
         sequences = widen(self._stored(step).to(self.device, non_blocking=True))
         generator = torch.Generator(self.device).manual_seed(seed_of(self.config.seed, step))
-        return corrupt(sequences, dataclasses.replace(self._masking, mask_rate=self.mask_rate(step)), generator)
+        masking = dataclasses.replace(self._masking, mask_rate=self.mask_rate(step))
+        return corrupt(sequences, masking, generator, self.weights)
 
     def mask_rate(self, step: int) -> float:
         """Of a step; behind the last that of the last."""

@@ -85,17 +85,22 @@ class SavedStates:
         if not torch.isfinite(torch.stack(norms)).all():
             self.stop(f"a parameter is not finite after step {step}")
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, state: TrainingState) -> None:
-        """Write weights, moments and where the run stands; the states before it stay until the new one is whole.
+    def save(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        state: TrainingState,
+        mask_weights: nn.Module | None = None,
+    ) -> None:
+        """Write model, moments, weights of the masking and where the run stands; older states stay until it is whole.
 
         Raises:
             NotFiniteError: a parameter is not finite; the states before it are kept.
             StudyError: the disk is full; the states before it are kept.
         """
         self.check(model, state.step)
-        tensors = {}  # a tied weight stands there once
+        tensors = {name: tensor.detach().contiguous() for name, tensor in _kept(model, mask_weights).items()}
         for name, parameter in model.named_parameters():
-            tensors[f"model.{name}"] = parameter.detach().contiguous()
             for key, value in optimizer.state[parameter].items():
                 tensors[f"optimizer.{key}.{name}"] = value.contiguous()
         about = {"state": json_text(dataclasses.asdict(state))}
@@ -130,8 +135,21 @@ class SavedStates:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def load_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
-    """Put a saved state back into model and optimizer.
+def _kept(model: nn.Module, mask_weights: nn.Module | None) -> dict[str, Tensor]:
+    """What a state holds beside moments: parameters, tied ones once, and persistent buffers, by name."""
+    found: dict[str, Tensor] = {}
+    for prefix, module in {"model": model, "masking": mask_weights}.items():
+        if module is not None:
+            names, parameters = module.state_dict().keys(), dict(module.named_parameters())
+            kept = parameters | {name: buffer for name, buffer in module.named_buffers() if name in names}
+            found |= {f"{prefix}.{name}": tensor for name, tensor in kept.items()}
+    return found
+
+
+def load_training_state(
+    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, mask_weights: nn.Module | None = None
+) -> TrainingState:
+    """Put a saved state back into model, optimizer and weights of the masking, whose tensors stay the same ones.
 
     Raises:
         DamagedFileError: the file cannot be read or is of another model.
@@ -144,12 +162,13 @@ def load_training_state(path: Path, model: nn.Module, optimizer: torch.optim.Opt
         for name in [name for name in saved if name.startswith("optimizer.")]:
             _, key, parameter = name.split(".", 2)
             moments.setdefault(parameter, {})[key] = saved.pop(name)
-        parameters = dict(model.named_parameters())
-        if {f"model.{name}" for name in parameters} != set(saved):
+        kept = _kept(model, mask_weights)
+        if kept.keys() != saved.keys():
             raise ValueError("it is of another model")
         with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(saved[f"model.{name}"])
+            for name, tensor in kept.items():
+                tensor.copy_(saved[name])
+            for name, parameter in model.named_parameters():
                 optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in moments.get(name, {}).items()}
         return state
     except (torch.OutOfMemoryError, MemoryError):

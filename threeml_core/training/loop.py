@@ -146,7 +146,7 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
     config, data, processes = trainer.config, trainer.data, trainer.processes
     saved = processes.first_says(states.newest(log) if processes.is_first else None)
     if saved is not None:
-        trainer.state = load_training_state(saved, trainer.model, trainer.optimizer)
+        trainer.state = load_training_state(saved, trainer.model, trainer.optimizer, trainer.mask_weights)
     log(f"run {folder.name} {f'resumes after step {trainer.state.step}' if saved else 'starts'}")
     corruption = fixed_corruption(validation_sequences(config, data), masking_of(config, data, evaluation=True))
     _say_what_is_executed(identity, config, corruption, log)
@@ -169,6 +169,8 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
     }
     if config.mask_rate_schedule != "constant":
         final["mean_mask_rate"] = executed_rate(config)
+    if trainer.mask_weights is not None:
+        final["mask_weights"] = trainer.mask_weights.summary(data)
     if on_unigram_plateau(metrics):
         log(
             f"warning: the run ends on the unigram plateau: its perplexity at masked positions is "
@@ -179,7 +181,7 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
 
 
 def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corruption: CorruptedBatch, log: Log) -> None:
-    """Where rate, split or layer_norm (section 3.3) are not as asked for, or no token of a kind can be validated."""
+    """Where rate, split, adaptation or layer_norm (section 3.3) are not as asked for, or a kind cannot be validated."""
     for evaluation, name in ((False, "corruption"), (True, "eval_corruption")):
         if statement := executed_statement(config.parameters(), identity[name], evaluation):
             log(f"{'validation ' * evaluation}mask rate {statement} per {config.sequence_length} tokens")
@@ -190,6 +192,11 @@ def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corrupt
                 f"the validation corruption has no {kind} token: {len(corruption.input_ids)} sequences are too few for "
                 f"{share:.0%} of the corrupted tokens; no perplexity is given for this kind"
             )
+    if config.mask_adaptation != "none" and config.mask_adaptation_steps >= config.max_steps:
+        log(
+            f"warning: mask_adaptation={config.mask_adaptation} changes nothing in {config.max_steps:,} steps: "
+            f"mask_adaptation_steps={config.mask_adaptation_steps:,}; expected fewer"
+        )
     if config.sources["layer_norm"] == "derived":
         what = "ModernBERT" if config.encoder == MODERN else "3ML_cross"
         log(f"layer_norm=pre instead of post, which preset {config.preset} has: post-LN does not work for {what}")
@@ -268,7 +275,7 @@ def _train(
                         f"(unigram {last['unigram_perplexity_masked']:.1f})"
                     )
             if saving and processes.is_first:
-                states.save(trainer.model, trainer.optimizer, state)
+                states.save(trainer.model, trainer.optimizer, state, trainer.mask_weights)
             if stop and not end:
                 processes.wait()  # for the state
                 raise Preempted(

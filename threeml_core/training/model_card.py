@@ -23,6 +23,7 @@ def model_card(
     config: StudyConfig, name: str, data: PreparedData, metrics: dict[str, Any], model: PreTrainedModel
 ) -> str:
     """The encoder folder's README: what it is, how it was made, how to load it."""
+    entry = ARCHITECTURES[config.architecture]
     kind = {**{a.name: a.label for a in ARCHITECTURES.values()}, "vanilla": "a vanilla masked language model"}
     text = f"{data.meta['corpus']} ({data.meta['train']['words']:,} words)"
     if "bundled" in data.meta["corpus"]:
@@ -42,6 +43,9 @@ def model_card(
     )
     schedule = config.mask_rate_schedule
     end = "" if schedule == "constant" else f" to {config.mask_rate_end:g} ({schedule})"
+    removed = "; the decoder was removed" if entry.has_decoder else ""
+    kind_of_score = {"none": "", "hard": "wrongly", "soft": "at a high loss"}[config.mask_adaptation]
+    adapted = f", tokens that were predicted {kind_of_score} more often than others" if kind_of_score else ""
     rates = f"{config.learning_rate:g}"
     if config.optimizer == "muon":
         rates = f"{config.muon_learning_rate:g} of Muon (matrices of the layers) and {rates} of AdamW (all else)"
@@ -54,7 +58,7 @@ tags: [masked-language-modeling, {config.encoder}, 3ml]
 An ordinary encoder of {name_of_kind}: {config.num_hidden_layers} layers, width {config.hidden_size},
 {count_parameters(encoder):,} parameters, of transformers' class `{type(encoder).__name__}`
 (model type `{encoder.config.model_type}`), pre-trained as {kind[config.architecture]} with
-mask_rate {config.mask_rate:g}{end} and split {config.mask_split}; the decoder was removed.
+mask_rate {config.mask_rate:g}{end} and split {config.mask_split}{adapted}{removed}.
 {f"Executed: mask rate {executed} per sequence." if executed else ""}
 
 * start: {config.init_encoder or "random weights"}
@@ -74,5 +78,5 @@ tokenizer = AutoTokenizer.from_pretrained("encoder")
 model = AutoModelForSequenceClassification.from_pretrained("encoder", num_labels=2)
 ```
 
-Method: Liao et al., "Mask More and Mask Later", EMNLP 2022.
+Method: {entry.source}.
 """

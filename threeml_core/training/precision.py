@@ -72,12 +72,12 @@ def layer_speedup(width: int) -> float:
 class HalfCopy:
     """A copy of a model that computes in bfloat16; the gradients arrive, in float32, at the parameters of the model.
 
-    Linear layers and the [MASK] vector have a copy of their parameters, all other parameters are the model's own.
+    Linear layers and the [MASK] vector have a copy of their parameters, all else, buffers too, is the model's own.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model = copy.deepcopy(model)
-        own = dict(model.named_parameters())
+        own, buffers = dict(model.named_parameters()), dict(model.named_buffers(remove_duplicate=False))
         self._pairs: list[tuple[nn.Parameter, nn.Parameter]] = []
         for path, module in self.model.named_modules():
             for name, parameter in list(module.named_parameters(recurse=False)):
@@ -88,6 +88,8 @@ class HalfCopy:
                     self._pairs.append((original, half))
                     original = half
                 setattr(module, name, original)
+            for name, _ in list(module.named_buffers(recurse=False)):
+                setattr(module, name, buffers[f"{path}.{name}".lstrip(".")])
             if isinstance(module, nn.Embedding):
                 module.register_forward_hook(lambda module, inputs, output: output.bfloat16())
 

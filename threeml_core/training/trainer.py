@@ -12,6 +12,8 @@ from threeml_core.data.prepare import PreparedData
 from threeml_core.foundation.errors import TrainingError
 from threeml_core.masking import IGNORE_INDEX, Batch, CorruptedBatch
 from threeml_core.models.build import build_model
+from threeml_core.models.tally import TokenTally
+from threeml_core.training.adaptation import MaskWeights
 from threeml_core.training.batches import Batches, seed_of
 from threeml_core.training.checkpoint import TrainingState
 from threeml_core.training.device import keep_freed_memory
@@ -55,6 +57,11 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.model = build_model(config, data.vocab_size, **data.token_ids)
         load_start(self.model, config)
+        vocab = self.model.config.vocab_size
+        self.mask_weights = MaskWeights.of(config, vocab)
+        if self.mask_weights is not None:
+            self.model.tally = self.model.tally or TokenTally(vocab)
+            self.batches.weights = self.mask_weights.to(device).weights
         self.model.to(device=device)  # type: ignore[call-arg]
         self.model.train()
         self.optimizer = make_optimizer(self.model, config)
@@ -110,11 +117,18 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm)
         self.optimizer.step()
         self.state.step += 1
+        if (tally := self.model.tally) is not None:
+            self.processes.sum(tally.sums)
+            if self.mask_weights is not None:
+                self.mask_weights.take(tally, self.state.step)
+        self.model.end_of_step()
         return total
 
     def _gradients(self, own: Batch, count: torch.Tensor) -> torch.Tensor:
         """Accumulate the gradients of this process's share; its part of the loss."""
         self.optimizer.zero_grad(set_to_none=True)
+        if self.model.tally is not None:
+            self.model.tally.clear()
         if self.half:
             self.half.refresh()
         total = torch.zeros((), device=self.device)

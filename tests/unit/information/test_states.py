@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from tests.combinations import WITH_ENCODERS
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, ParameterError, StudyError
@@ -58,8 +59,15 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- layers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("encoder", "layer_norm"), KINDS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("architecture", "encoder", "layer_norm"),
+    [
+        (architecture, *kind)
+        for kind in KINDS
+        for architecture in ARCHITECTURES
+        if (architecture, kind[0]) in WITH_ENCODERS
+    ],
+)
 @torch.no_grad()
 def test_mask_states_end_in_the_models_own_logits(
     architecture: str, encoder: str, layer_norm: str, small: dict
@@ -72,13 +80,13 @@ def test_mask_states_end_in_the_models_own_logits(
     batch = corrupt(torch.randint(5, 120, (3, 32), generator=generator), Masking(4, (4,), 120), generator)
     layers = model.mask_states(batch)
     n_de = batch.mask_idx.shape[1]
-    width = config.hidden_size if architecture == "vanilla" else config.decoder_hidden_size
+    width = config.decoder_hidden_size if ARCHITECTURES[architecture].has_decoder else config.hidden_size
     assert [states.shape for states in layers] == [(3, n_de, width)] * 3
     logits = torch.nn.functional.linear(model.head(layers[-1]), model.get_input_embeddings().weight, model.head_bias)
     assert torch.allclose(logits, model(corrupted=batch).logits[:, :n_de], atol=1e-5)
     before = model.mask_states(batch, final_norm=False)
     assert all(torch.equal(a, b) for a, b in zip(layers[:-1], before[:-1], strict=True))
-    if architecture == "vanilla":
+    if not ARCHITECTURES[architecture].has_decoder:
         names = {"modernbert": "final_norm", "roberta": "LayerNorm"}
         norm = getattr(model.encoder, names[encoder], torch.nn.Identity())
     else:

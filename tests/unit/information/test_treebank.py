@@ -63,6 +63,7 @@ def test_words_spans_labels_and_documents(tmp_path: Path) -> None:
     assert (second.document, second.text) == ("first", "Del mar")
     assert second.spans == ((0, 3), (0, 3), (4, 7)), "parts that do not spell the token have its span"
     assert (third.document, third.text, third.spans) == ("", "# _", ((0, 1), (2, 3)))
+    assert (first.depth, second.depth, third.depth) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("change", [lambda text: text.replace("\n", "\r\n"), lambda text: "\ufeff" + text, str.rstrip])
@@ -136,7 +137,12 @@ def test_exactly_the_heads_that_form_trees_are_read(tmp_path: Path) -> None:
             ends = {heads[word - 1] if word else 0 for word in ends}
         path = written(tmp_path, sentence_of(*(f"{word} w X {head} dep" for word, head in enumerate(heads, 1))))
         if ends == {0}:
-            assert len(read_treebank(path)) == 1
+            (found,) = read_treebank(path)
+            ways = [[word] for word in range(1, 5)]
+            for way in ways:
+                while way[-1]:
+                    way.append(heads[way[-1] - 1])
+            assert found.depth == max(map(len, ways)) - 2  # neither the root's head nor the first word is an arc
         else:
             with pytest.raises(CorpusError, match="has head 0|form a cycle"):
                 read_treebank(path)

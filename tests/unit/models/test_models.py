@@ -11,16 +11,17 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
+from tests.combinations import WITH_KINDS
 from threeml_core import flops
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.masking import CorruptedBatch, Masking, corrupt
 from threeml_core.models.build import build_model
 from threeml_core.models.gather import take
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import ARCHITECTURES, PAPER_ARCHITECTURES
 
 VOCAB, N = 120, 24
 KINDS = ("pre", "post", "modern")
-VARIANTS = list(itertools.product(ARCHITECTURES, KINDS))
+NOT_POST = [(architecture, kind) for architecture, kind in WITH_KINDS if kind != "post"]
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def batch_of(rows: int = 6, seed: int = 0, **settings) -> CorruptedBatch:
 
 
 @pytest.mark.usefixtures("restore_gradients")
-@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), WITH_KINDS)
 @pytest.mark.parametrize("visible_head", ["shared", "separate"])
 @pytest.mark.parametrize("gradients", [True, False])
 def test_fast_path_equals_ordinary_forward(architecture: str, kind: str, visible_head: str, gradients: bool) -> None:
@@ -100,7 +101,7 @@ def test_gathered_encoder_needs_the_original_positions() -> None:
 
 
 @pytest.mark.parametrize("local_attention", [2, 8, 2 * N])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", PAPER_ARCHITECTURES)
 def test_windows_of_gathered_tokens_are_by_position(architecture: str, local_attention: int) -> None:
     """In fp64: both ways in agree, gradients too, and padding on either side changes nothing.
 
@@ -148,7 +149,7 @@ def test_positions_are_the_encoders_own(kind: str) -> None:
     assert torch.equal(with_ours, model.encoder(ids).last_hidden_state)
 
 
-@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), WITH_KINDS)
 def test_padding_changes_nothing(architecture: str, kind: str) -> None:
     _, model = make(architecture, kind, max_position_embeddings=N + 10)
     ids = batch_of().input_ids
@@ -178,7 +179,7 @@ def test_any_number_of_masks_a_row(architecture: str, kind: str) -> None:
 
 
 @pytest.mark.usefixtures("restore_gradients")
-@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), WITH_KINDS)
 @pytest.mark.parametrize("gradients", [True, False])
 def test_padding_changes_no_row_of_nothing_but_masks(architecture: str, kind: str, gradients: bool) -> None:
     """No kept token, so nothing to attend to: neither the padding, whatever token it is, nor an encoded [MASK]."""
@@ -195,13 +196,15 @@ def test_padding_changes_no_row_of_nothing_but_masks(architecture: str, kind: st
         logits = model(torch.cat(parts, 1), torch.cat(masks, 1)).logits
         assert (logits[:, 5:] - alone if left else logits[:, :N] - alone).abs().max() < 1e-5
     assert torch.isfinite(model(ids, torch.zeros_like(ids)).logits).all()
-    if architecture != "vanilla":  # the word embedding of [MASK] is never trained: it gives its own logit, no more
+    if ARCHITECTURES[
+        architecture
+    ].has_decoder:  # the word embedding of [MASK] is never trained: it gives its own logit, no more
         model.get_input_embeddings().weight.data[4] += 1
         changed = (model(ids).logits - alone).abs().amax((0, 1))
         assert changed[4] > 1e-3 and changed[torch.arange(VOCAB) != 4].max() < 1e-6
 
 
-@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), WITH_KINDS)
 def test_attention_is_bidirectional(architecture: str, kind: str) -> None:
     """The prediction at the first [MASK] depends on the last kept token and on the last [MASK]'s place."""
     _, model = make(architecture, kind)
@@ -226,7 +229,7 @@ def test_the_encoder_never_sees_a_mask(architecture: str) -> None:
     assert torch.equal(model(corrupted=batch).logits, model(corrupted=other).logits)
 
 
-@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), WITH_KINDS)
 def test_initialisation(architecture: str, kind: str) -> None:
     """N(0, 0.02); ModernBERT's own is cut at two deviations, and smaller where a layer adds to the residual stream."""
     _, model = make(architecture, kind, hidden_size=128, initializer_range=0.02)
@@ -239,15 +242,14 @@ def test_initialisation(architecture: str, kind: str) -> None:
             assert torch.equal(parameter, torch.ones_like(parameter)), name
         elif name.endswith("bias"):
             assert torch.equal(parameter, torch.zeros_like(parameter)), name
-    if architecture != "vanilla":
+    if ARCHITECTURES[architecture].has_decoder:
         assert model.mask_embedding.std().item() == pytest.approx(0.02, rel=0.5)
         assert kind == "modern" or (model.decoder_positions.weight[1] == 0).all()
     loss = model(corrupted=batch_of()).loss.item()
     assert loss == pytest.approx(math.log(VOCAB), rel=0.05)
 
 
-@pytest.mark.parametrize("kind", ["pre", "modern"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "kind"), NOT_POST)
 def test_scaled_initialisation(architecture: str, kind: str) -> None:
     """Matrices by fan-in, positions as sinusoids at the scale of what they are added to, embeddings as before."""
     _, model = make(architecture, kind, hidden_size=128, initialization="scaled")
@@ -256,7 +258,7 @@ def test_scaled_initialisation(architecture: str, kind: str) -> None:
             assert parameter.std().item() == pytest.approx(parameter.shape[1] ** -0.5, rel=0.1), name
     assert model.word_embedding.std().item() == pytest.approx(0.0176 if kind == "modern" else 0.02, rel=0.1)
     tables = {} if kind == "modern" else {model.encoder.embeddings.position_embeddings: 0.02}
-    if kind == "pre" and architecture != "vanilla":
+    if kind == "pre" and ARCHITECTURES[architecture].has_decoder:
         tables[model.decoder_positions] = 0.5**0.5
     for table, scale in tables.items():
         rows = table.weight[2 : N + 2]
@@ -279,7 +281,7 @@ def test_dropout_rates_are_the_papers(architecture: str) -> None:
         assert architecture == "self" or layer.multihead_attn.dropout == 0.2
 
 
-@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), WITH_KINDS)
 @pytest.mark.parametrize("visible_head", ["shared", "separate"])
 def test_every_parameter_learns_and_is_counted(architecture: str, kind: str, visible_head: str) -> None:
     config, model = make(architecture, kind, visible_head=visible_head)
@@ -315,7 +317,7 @@ def test_micro_batches_give_the_gradient_of_one_big_batch(architecture: str) -> 
         assert torch.allclose(p.grad, whole[name], atol=1e-7), name
 
 
-@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), WITH_KINDS)
 def test_save_and_load(architecture: str, kind: str, tmp_path: Path) -> None:
     _, model = make(architecture, kind, visible_head="separate")
     with torch.no_grad():
@@ -333,8 +335,7 @@ def test_save_and_load(architecture: str, kind: str, tmp_path: Path) -> None:
     assert loaded.config.mask_token_id == 4 and {**theirs, "dtype": None} == {**ours, "dtype": None}
 
 
-@pytest.mark.parametrize("kind", ["pre", "modern"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "kind"), NOT_POST)
 @pytest.mark.parametrize("size", [VOCAB + 7, VOCAB - 7, None])
 def test_resize_token_embeddings(architecture: str, size: int | None, kind: str, tmp_path: Path) -> None:
     """Embedding, head and both configurations follow; what was there stays; it can be saved, loaded and exported."""
@@ -367,7 +368,7 @@ def test_resize_token_embeddings(architecture: str, size: int | None, kind: str,
     assert alone.config.vocab_size == len(alone.get_input_embeddings().weight) == size
 
 
-@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), WITH_KINDS)
 def test_hidden_states(architecture: str, kind: str) -> None:
     """The encoder's, one for each layer; the decoder's beside them; they are those behind the logits."""
     _, model = make(architecture, kind)
@@ -379,7 +380,7 @@ def test_hidden_states(architecture: str, kind: str) -> None:
     assert [state.shape for state in output.hidden_states] == [(6, N, 32)] * 3
     rows = torch.arange(6)[:, None]
     expected = model.mask_states(batch)
-    if architecture == "vanilla":
+    if not ARCHITECTURES[architecture].has_decoder:
         assert output.decoder_hidden_states is None
         found = output.hidden_states
     else:
@@ -425,7 +426,7 @@ def test_an_argument_that_means_nothing_is_refused(architecture: str) -> None:
     assert torch.equal(model(ids, **harmless).logits, model(ids).logits)
 
 
-@pytest.mark.parametrize(("architecture", "kind"), VARIANTS)
+@pytest.mark.parametrize(("architecture", "kind"), WITH_KINDS)
 def test_exported_encoder_is_an_ordinary_one(architecture: str, kind: str, tmp_path: Path) -> None:
     """A pooler or a head is drawn anew, nothing else is missing, and nothing is left over."""
     _, model = make(architecture, kind)
@@ -450,8 +451,7 @@ def test_ordinary_forward_needs_to_know_the_mask_token() -> None:
         model()
 
 
-@pytest.mark.parametrize("kind", ["pre", "modern"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "kind"), NOT_POST)
 def test_compiled_once_and_never_again(architecture: str, kind: str) -> None:
     """One graph without a break for all micro-batches of a shape, whatever their tokens. The inductor is not needed
     to count graphs, and takes a minute."""

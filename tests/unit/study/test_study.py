@@ -12,7 +12,7 @@ from threeml_core.flops import config_speedup, forward_flops
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue.protocol import planned_runs, planned_tasks
 from threeml_core.paper import reported_values
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import PAPER_ARCHITECTURES
 from threeml_core.reporting.cost import study_plan
 from threeml_core.runs.record import RunRecord
 from threeml_core.study.experiments.table_3 import STUDY_MODELS
@@ -92,7 +92,9 @@ def test_the_lists_choose() -> None:
     given = {"preset": "tiny", "study_mask_rates": 0.3, "study_splits": "80-10-10, 100-0-0", "study_depths": [1, 3]}
     config = make_config(given)  # as papermill hands them over
     figure = study_runs(config, ["Figure 5"])
-    assert [(run.config.architecture, run.model.split("-")[1]) for run in figure] == [(a, "30%") for a in ARCHITECTURES]
+    assert [(run.config.architecture, run.model.split("-")[1]) for run in figure] == [
+        (a, "30%") for a in PAPER_ARCHITECTURES
+    ]
     assert [run.config.mask_split for run in study_runs(config, ["Table 2c"])] == ["80-10-10"] * 2 + ["100-0-0"] * 2
     assert [run.config.decoder_num_hidden_layers for run in study_runs(config, ["Table 2a"])] == [1, 1, 3, 3]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.combinations import WITH_ENCODERS
 from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import StudyError
 from threeml_core.foundation.log import no_line
-from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.training.checkpoint import SavedStates, load_training_state
 from threeml_core.training.trainer import Trainer
 
@@ -28,8 +28,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "encoder"), WITH_ENCODERS)
 def test_resume_is_bit_for_bit(architecture: str, encoder: str, optimizer: str, small: dict, tmp_path: Path) -> None:
     """With dropout on: weights after save, load and k more steps equal those of the uninterrupted run."""
     given = {"architecture": architecture, "encoder": encoder, "optimizer": optimizer, "hidden_dropout_prob": 0.1}

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
+from tests.combinations import WITH_ENCODERS
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.models.build import build_model
-from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.training.optim import hidden_matrices, make_optimizer, set_learning_rate
 from threeml_core.training.trainer import Trainer
 
@@ -32,8 +32,7 @@ def names_by_group(model: nn.Module, config: StudyConfig) -> list[tuple[int | No
     return [(g.get("parts"), g["weight_decay"], g["lr"], [names[p] for p in g["params"]]) for g in groups]
 
 
-@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "encoder"), WITH_ENCODERS)
 def test_muon_has_the_matrices_of_the_layers(architecture: str, encoder: str, muon: StudyConfig) -> None:
     """AdamW has the tables, the one of the words being the head's output too, and all that has one axis."""
     model = build_model(muon.replace(architecture=architecture, encoder=encoder), 300, mask_token_id=4)
@@ -44,7 +43,7 @@ def test_muon_has_the_matrices_of_the_layers(architecture: str, encoder: str, mu
     assert all(group[1:3] == (0.1, 0.02) for group in matrices)
     by_parts = {parts: names for parts, _, _, names in matrices}
     assert "head.dense.weight" in by_parts[1]
-    modern, attentions = encoder == "modernbert", {"vanilla": 0, "self": 2, "cross": 4}[architecture]
+    modern, attentions = encoder == "modernbert", {"self": 2, "cross": 4}.get(architecture, 0)
     assert all(name.endswith(("in_proj_weight", ".Wqkv.weight")) for name in by_parts.get(3, []))
     assert len(by_parts.get(3, [])) == attentions + 2 * modern
     assert all(name.endswith(".Wi.weight") for name in by_parts.get(2, [])) and (2 in by_parts) == modern

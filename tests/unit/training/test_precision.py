@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.combinations import WITH_ENCODERS
 from threeml_core.config import make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.models.attention import attend
 from threeml_core.models.head import summed_cross_entropy
-from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.record import load_records
 from threeml_core.training import precision
 from threeml_core.training.loop import pretrain
@@ -23,8 +23,7 @@ def cosine(a: torch.Tensor, b: torch.Tensor) -> float:
     return F.cosine_similarity(a.flatten().double(), b.flatten().double(), 0).item()
 
 
-@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "encoder"), WITH_ENCODERS)
 def test_gradients_are_those_of_float32(architecture: str, encoder: str, small: dict) -> None:
     """Of every parameter, also summed over micro-batches; the model itself, which is saved, stays float32."""
     given = {"architecture": architecture, "encoder": encoder, "local_attention": 8, "learning_rate": 1e-12}

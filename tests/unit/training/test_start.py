@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
 
 import threeml_core.training.start
+from tests.combinations import WITH_KINDS
 from tests.refusals import change, one_line
 from threeml_core import flops
 from threeml_core.config import StudyConfig, given_parameters, identity_parameters, load_preset, make_config, variant
@@ -23,7 +24,6 @@ from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.log import no_line
 from threeml_core.models.build import build_model
 from threeml_core.models.counting import count_forward_flops
-from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.ledger import of_pretraining
 from threeml_core.runs.record import load_records
 from threeml_core.training.checkpoint import SavedStates, load_training_state
@@ -46,8 +46,7 @@ def start(given: dict, folder: Path, **more: object) -> StudyConfig:
     return make_config({**given, "init_encoder": str(folder), **more})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "kind"), WITH_KINDS)
 def test_the_first_step_starts_from_its_states(
     kind: str, architecture: str, given: dict, encoders: dict[str, Path]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threeml_core.information.findings import first_block
-from threeml_core.parameters.architectures import ARCHITECTURES
+from threeml_core.parameters.architectures import PAPER_ARCHITECTURES
 from threeml_core.statistics.verdicts import Claim
 from threeml_core.study.evidence import Evidence
 from threeml_core.study.experiment import Experiment
@@ -18,6 +18,6 @@ def first_block_knows_as_much(study: Evidence) -> Claim:
 FIGURE_4 = Experiment(
     "Figure 4",
     "mutual information of states and tokens",
-    models=tuple(ARCHITECTURES),
+    models=PAPER_ARCHITECTURES,
     claims=(first_block_knows_as_much,),
 )

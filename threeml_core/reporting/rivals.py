@@ -1,0 +1,215 @@
+"""The rivals: quality at equal FLOPs, what a step costs, and how each was tuned."""
+
+from __future__ import annotations
+
+import collections
+import math
+from typing import Any
+
+import numpy as np
+
+from threeml_core.config import StudyConfig
+from threeml_core.reporting import cells
+from threeml_core.reporting.performance import clock_said
+from threeml_core.reporting.style import GREY, Figure, drawing, legend_below, look_of
+from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.statistics.intervals import mean_interval
+from threeml_core.statistics.verdicts import CONTRADICTED, SUPPORTED, UNDECIDED, Finding, corrected_verdicts
+from threeml_core.study.probes import DECIDING, RANDOM
+from threeml_core.study.rivals import LOSSES, Race, best_rate, budgets, clock_record
+from threeml_core.study.rungs import TUNED, end_of
+
+_SAID = {SUPPORTED: "better", CONTRADICTED: "worse", UNDECIDED: "undecided"}
+
+
+def answer(race: Race) -> str:
+    """Who is better or worse than the baseline at the largest budget, by the rule of the design."""
+    judged = _judged(race)
+    names = list(dict.fromkeys(name for _, name in judged))
+    if not any(finding.values for of in race.raced[1:] for finding in race.findings(of).values()):
+        return "Nothing has been run yet."
+    said = []
+    for name in names:
+        parts = []
+        for word in _SAID.values():
+            if found := [rival for (rival, what), (verdict, _) in judged.items() if what == name and verdict == word]:
+                parts.append(f"{word}: {', '.join(found)}")
+        said.append(f"By {name}, against {race.raced[0].rival.name} at equal FLOPs: {'; '.join(parts) or NOT_RUN}.")
+    certain = [f"{rival} ({what}: {word})" for (rival, what), (_, word) in judged.items() if word != "undecided"]
+    said.append(
+        f"Corrected for all comparisons together (Holm): {'; '.join(certain) if certain else 'none is decided'}."
+    )
+    return " ".join(said)
+
+
+def _judged(race: Race) -> dict[tuple[str, str], tuple[str, str]]:
+    """(rival, what is compared) -> verdict, and the corrected one, in words."""
+    claims = race.claims
+    corrected = corrected_verdicts(list(claims.values()))
+    pairs = zip(claims.items(), corrected, strict=True)
+    return {key: (_SAID.get(claim.verdict, NOT_RUN), _SAID.get(of, NOT_RUN)) for (key, claim), of in pairs}
+
+
+def comparison_table(race: Race) -> Table:
+    """Each rival at the largest budget minus the baseline, with its verdicts."""
+    judged, rows = _judged(race), []
+    for of in race.raced:
+        row = {"Rival": of.rival.name}
+        row["Probes, %"] = cells.measured(_scores(race, of.rival.name))
+        for rate in LOSSES:
+            row[f"Loss at {float(rate):.0%}, nats"] = cells.measured(of.loss(-1, rate).values(), 3)
+        if of is not race.raced[0]:
+            for name, finding in race.findings(of).items():
+                word, certain = judged[of.rival.name, name]
+                row[f"{name.capitalize()}, minus the baseline"] = _difference(finding)
+                row[f"{name.capitalize()}: verdict"] = word if word == certain else f"{word} (corrected: {certain})"
+        rows.append(row)
+    if floor := _scores(race, RANDOM):
+        rows.append({"Rival": RANDOM, "Probes, %": cells.measured(floor)})
+    seeds = max((len(of.results[-1].ended) for of in race.raced if of.results), default=0)
+    return Table(
+        rows,
+        f"The largest budget, the FLOPs of {race.raced[0].rival.name} for all; mean over {seeds} seeds with its 95% "
+        f"interval. Probes: mean accuracy of {', '.join(DECIDING)}. Loss: at [MASK]s of common corruptions",
+    )
+
+
+def _scores(race: Race, name: str) -> list[float]:
+    """Mean accuracy of the deciding probes, %, a value a seed; empty: not probed, or not all was asked."""
+    found = race.probes
+    if found is None or name not in found.models or not set(DECIDING) <= set(found.tasks):
+        return []
+    return [100 * found.mean(name, seed, DECIDING) for seed in found.models[name]]
+
+
+def _difference(finding: Finding) -> str:
+    found, digits = finding.interval, 1 if finding.unit == "points" else 3
+    if found is None:
+        return NOT_RUN
+    half = "" if found.high is None else f" ± {found.high - found.mean:.{digits}f}"
+    return f"{found.mean:+.{digits}f}{half}"
+
+
+def cost_table(race: Race) -> Table:
+    """What a step costs: FLOPs, time in turns, memory; and the steps that a budget's FLOPs are enough for."""
+    rows, base = [], race.raced[0]
+    for of in race.raced:
+        row = {"Rival": of.rival.name, "Proposed by": of.rival.source}
+        row["FLOPs of a step"] = f"{100 * of.share:.1f}%"
+        row["Steps"] = ", ".join(f"{result.run.config.max_steps:,}" for result in of.results) or NOT_RUN
+        row["ms per step"] = MISSING if of.turns is None else f"{1000 * float(np.median(of.turns)):.1f}"
+        row["Time of a step"] = MISSING
+        if of.turns is not None and base.turns is not None:
+            row["Time of a step"] = f"{100 * float(np.median(of.turns / base.turns)):.0f}%"
+        row["Peak memory, MiB"] = MISSING if of.memory is None else f"{of.memory / 2**20:.0f}"
+        rows.append(row)
+    return Table(rows, f"What a step costs; percent of {base.rival.name}'s. Time: core-seconds, in turns on one thread")
+
+
+def curve_table(race: Race, config: StudyConfig, rate: str) -> Table:
+    """Masked loss at every budget."""
+    rows = []
+    for of in race.raced:
+        columns = {
+            f"{budget:,} steps": cells.measured(of.loss(i, rate).values(), 3) if of.results else NOT_RUN
+            for i, budget in enumerate(budgets(config))
+        }
+        rows.append({"Rival": of.rival.name, **columns})
+    return Table(
+        rows,
+        f"Masked loss at {float(rate):.0%}, nats, with the FLOPs of so many steps of {race.raced[0].rival.name}; mean "
+        "over seeds with its 95% interval",
+    )
+
+
+def tuning_table(race: Race) -> Table:
+    """Each rival at each rate, and the best."""
+    rows = []
+    for of in race.raced:
+        ends = [(o, end_of(record)) for o in of.swept for record in o.pretraining.values()]
+        name = TUNED[of.swept[0].run.config.optimizer]
+        row = {"Rival": of.rival.name, "Steps": f"{of.swept[0].run.config.max_steps:,}"}
+        row["Masked perplexity by rate"] = ", ".join(f"{getattr(o.run.config, name):g}: {end:.1f}" for o, end in ends)
+        best = best_rate(of.swept)
+        rows.append({**row, "Best rate": MISSING if best is None else f"{best:g}"})
+    return Table(rows, "Tuned alike: as many learning rates for each, one seed, which is none of the comparison's")
+
+
+def plot_curves(race: Race) -> Figure:
+    """Masked loss against FLOPs, and against core-seconds by the clock in turns; a row for each common corruption."""
+    looks, said = _looks(race), []
+    with drawing(2 * len(LOSSES), height=3.2, per_row=2) as (figure, axes):
+        for row, rate in enumerate(LOSSES):
+            by_flops, by_time = axes[2 * row : 2 * row + 2]
+            for of in race.raced:
+                losses = [of.loss(i, rate) for i in range(len(of.results))]
+                known = [(result, values) for result, values in zip(of.results, losses, strict=True) if values]
+                if not known:
+                    continue
+                means = [math.fsum(values.values()) / len(values) for _, values in known]
+                look = {**looks[of.rival.name], "label": of.rival.name, "linewidth": 1.2, "markersize": 4}
+                spent = [next(iter(result.ended.values())).flops["training"] for result, _ in known]
+                by_flops.plot(spent, means, **look)
+                if of.turns is not None:
+                    second = float(np.median(of.turns))
+                    by_time.plot([second * result.run.config.max_steps for result, _ in known], means, **look)
+                said.append(f"{of.rival.name} at {float(rate):.0%}: {means[0]:.2f} to {means[-1]:.2f}")
+            by_flops.set(xscale="log", xlabel="training FLOPs", ylabel=f"masked loss at {float(rate):.0%}, nats")
+            by_time.set(xscale="log", xlabel="core-seconds, by the clock in turns")
+        legend_below(axes[:1], 3)
+    return Figure(
+        figure,
+        "Masked loss on held-out text, with the same corruption for all, against training FLOPs and against time; mean "
+        f"over seeds. From the smallest to the largest budget: {'; '.join(said) or NOT_RUN}.",
+    )
+
+
+def plot_scores(race: Race) -> Figure:
+    """Figure 5's idea with everybody in it: what the encoder knows against the FLOPs of a step."""
+    looks, said = _looks(race), []
+    fifteen = next((of.share for of in race.raced if of.rival.name == "vanilla-15%"), 1.0)
+    with drawing(1, height=4) as (figure, axes):
+        axis = axes[0]
+        for of in race.raced:
+            if not (values := _scores(race, of.rival.name)):
+                continue
+            interval, speedup = mean_interval(values), fifteen / of.share
+            look = {**looks[of.rival.name], "linestyle": "none", "label": of.rival.name, "markersize": 7}
+            half = 0 if interval.high is None else interval.high - interval.mean
+            axis.errorbar(speedup, interval.mean, yerr=half, elinewidth=0.8, **look)
+            said.append(f"{of.rival.name}: {speedup:.2f} times, {interval.mean:.1f}%")
+        if floor := _scores(race, RANDOM):
+            axis.axhline(math.fsum(floor) / len(floor), color=GREY, linestyle=":", label=RANDOM)
+        axis.set(xlabel="speed-up of a step in FLOPs over vanilla at 15%", ylabel="probes, mean accuracy, %")
+        legend_below([axis], 3)
+    return Figure(
+        figure,
+        "Mean accuracy of probes on frozen encoders of equal training FLOPs against the speed-up of a step, with 95% "
+        f"intervals over seeds: {'; '.join(said) or NOT_RUN}.",
+    )
+
+
+def _looks(race: Race) -> dict[str, dict[str, Any]]:
+    """A colour for each method, another line and mark for each of its rates."""
+    looks: dict[str, dict[str, Any]] = {}
+    counts: collections.Counter[str] = collections.Counter()
+    for of in race.raced:
+        look = look_of(of.swept[0].run.config.architecture)
+        colour = of.rival.colour or look["color"]
+        number = counts[colour] % len(_STYLES)
+        looks[of.rival.name] = {"color": colour, "linestyle": _STYLES[number], "marker": _MARKS[number]}
+        counts[colour] += 1
+    return looks
+
+
+_STYLES, _MARKS = ("-", "--", ":", "-."), ("o", "s", "^", "D")
+
+
+def clock_statement(race: Race, config: StudyConfig) -> str:
+    """When and where the clock was measured, and how noisy it was."""
+    return clock_said(clock_record(config, [of.rival for of in race.raced]), "the baseline")
+
+
+def runs(race: Race) -> list[Any]:
+    """All results, for `commands.study_runs_table`."""
+    return [result for of in race.raced for result in (*of.swept, *of.results)]

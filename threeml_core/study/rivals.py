@@ -1,0 +1,269 @@
+"""The rivals: ways of making masked-LM pre-training cheaper, tuned alike and compared at equal FLOPs. No torch.
+
+Each is given the FLOPs of the baseline at several budgets, with the best of as many learning rates, and is judged by
+what its frozen encoder knows (`study.probes`) and by masked loss on common corruptions. Not in the paper.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from threeml_core import flops
+from threeml_core.benchmark.speeds import BASELINE as TURNS_BASELINE
+from threeml_core.benchmark.speeds import Timed
+from threeml_core.config import DATA_PARAMETERS, StudyConfig, executed_parameters, variant
+from threeml_core.foundation.errors import ParameterError
+from threeml_core.foundation.files import fingerprint
+from threeml_core.runs.ledger import find as find_records
+from threeml_core.runs.record import RunRecord
+from threeml_core.statistics.verdicts import Claim, Finding
+from threeml_core.study.experiment import Changes, Experiment, StudyRun
+from threeml_core.study.ledger import results_of
+from threeml_core.study.probes import Probes, compared
+from threeml_core.study.results import Result
+from threeml_core.study.rungs import TUNED, end_of, turns_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Rival:
+    """A way of pre-training.
+
+    Attributes:
+        name: in tables.
+        source: who proposed it.
+        changes: of a study, to the parameters of the runs.
+        colour: in figures; "": its architecture's.
+    """
+
+    name: str
+    source: str
+    changes: Callable[[StudyConfig], Changes]
+    colour: str = ""
+
+
+def _of(architecture: str, mask_rate: float, **changes: object) -> Callable[[StudyConfig], Changes]:
+    return lambda config: {"architecture": architecture, "mask_rate": mask_rate, **changes}
+
+
+def _mae_lm(mask_rate: float) -> Callable[[StudyConfig], Changes]:
+    """A decoder as wide as the encoder, of a third of its layers, and nothing but [MASK]s."""
+
+    def changes(config: StudyConfig) -> Changes:
+        decoder = {
+            "decoder_hidden_size": config.hidden_size,
+            "decoder_num_hidden_layers": max(1, round(config.num_hidden_layers / 3)),
+        }
+        return {"architecture": "self", "mask_rate": mask_rate, "mask_split": "100-0-0", **decoder}
+
+    return changes
+
+
+_FALLING = {"mask_rate_schedule": "linear", "mask_rate_end": 0.15}
+_3ML = "Liao et al., EMNLP 2022"
+_NARROW, _DROPPING = "Li et al., ACL 2023", "Hou et al., ACL 2022"
+_ADAPTIVE = "Edman and Fraser, BabyLM 2025"
+
+RIVALS = (
+    Rival("vanilla-40%", "Wettig et al., EACL 2023", _of("vanilla", 0.4)),
+    Rival("vanilla-15%", "Liu et al., 2019", _of("vanilla", 0.15)),
+    Rival("vanilla-40 to 15%", "Ankner et al., EACL 2024", _of("vanilla", 0.4, **_FALLING)),
+    Rival("3ML_self-40%", _3ML, _of("self", 0.4)),
+    Rival("3ML_self-50%", _3ML, _of("self", 0.5)),
+    Rival("MAE-LM-15%", "Meng et al., ICLR 2024", _mae_lm(0.15), "#8c6bb1"),
+    Rival("MAE-LM-40%", "Meng et al., ICLR 2024; rate ours", _mae_lm(0.4), "#8c6bb1"),
+    Rival("SparseQueries-15%", _NARROW, _of("sparse_queries", 0.15)),
+    Rival("SparseQueries-40%", f"{_NARROW}; rate ours", _of("sparse_queries", 0.4)),
+    Rival("ContextFirst-15%", _NARROW, _of("context_first", 0.15)),
+    Rival("token dropping-15%", _DROPPING, _of("token_dropping", 0.15)),
+    Rival("token dropping-40%", f"{_DROPPING}; rate ours", _of("token_dropping", 0.4)),
+    Rival("adaptive-40 to 15%", _ADAPTIVE, _of("vanilla", 0.4, mask_adaptation="hard", **_FALLING), "#c2477f"),
+    Rival("3ML_self adaptive-40%", f"{_3ML}, with {_ADAPTIVE}", _of("self", 0.4, mask_adaptation="hard"), "#a6611a"),
+)
+"""The first is the baseline, whose FLOPs all are given."""
+
+RIVALRY = Experiment("Rivals", "ways of cheaper pre-training at equal FLOPs", models=())
+
+LOSSES = ("0.15", "0.4")
+"""Mask rates of the common corruptions on which masked loss is compared."""
+
+
+def chosen_rivals(config: StudyConfig) -> list[Rival]:
+    """Those that `rivals` names, the baseline first.
+
+    Raises:
+        ParameterError: there is none of a name.
+    """
+    by_name = {rival.name: rival for rival in RIVALS}
+    if config.rivals == "all":
+        return list(RIVALS)
+    names = [part.strip() for part in config.rivals.split(",")]
+    if unknown := [name for name in names if name not in by_name]:
+        raise ParameterError(f"rivals: no {unknown[0]!r}; expected all, or some of {', '.join(by_name)}")
+    return [rival for rival in RIVALS if rival is RIVALS[0] or rival.name in names]
+
+
+def share_of_flops(config: StudyConfig, rival: Rival) -> float:
+    """FLOPs of a step of it, as a share of the baseline's; executed ones, those of the optimizer left out."""
+    own, base = (flops.forward_flops(variant(config, **of.changes(config)), "exact") for of in (rival, RIVALS[0]))
+    return own / base
+
+
+def _run(config: StudyConfig, rival: Rival, budget: int, **changes: object) -> StudyRun:
+    """With the FLOPs of `budget` steps of the baseline."""
+    steps = max(1, round(budget / share_of_flops(config, rival)))
+    return StudyRun(variant(config, **rival.changes(config), **changes, max_steps=steps), (RIVALRY,))
+
+
+def sweep_runs(config: StudyConfig, rival: Rival) -> list[StudyRun]:
+    """Each learning rate of the optimizer, with a seed that is none of the comparison's."""
+    name = TUNED[config.optimizer]
+    same = config.replace(num_pretrain_seeds=1)
+    return [_run(same, rival, config.sweep_steps, **{name: rate}) for rate in config.listed(f"sweep_{name}s")]
+
+
+def best_rate(swept: Iterable[Result]) -> float | None:
+    """The rate of the lowest masked perplexity; None: nothing was run, or all diverged."""
+    found = [
+        (end_of(record), getattr(result.run.config, TUNED[result.run.config.optimizer]))
+        for result in swept
+        for record in result.pretraining.values()
+    ]
+    end, rate = min(found, default=(math.inf, None))
+    return rate if end < math.inf else None
+
+
+def budget_runs(config: StudyConfig, rival: Rival, swept: Iterable[Result]) -> list[StudyRun]:
+    """One for each of `rival_steps`, fewest first, at the best rate; none without that."""
+    rate = best_rate(swept)
+    if rate is None:
+        return []
+    further = config.replace(seed=config.seed + 1)
+    return [_run(further, rival, budget, **{TUNED[config.optimizer]: rate}) for budget in budgets(config)]
+
+
+def budgets(config: StudyConfig) -> list[int]:
+    """Steps of the baseline, fewest first."""
+    return sorted(config.listed("rival_steps"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Raced:
+    """What a rival gave.
+
+    Attributes:
+        rival: which.
+        share: FLOPs of its step, as a share of the baseline's.
+        swept: its runs at each learning rate.
+        results: of the budgets, fewest steps first.
+        losses: run -> {mask rate of the common corruption: masked loss in nats}.
+        turns: (rounds,) core-seconds of a step (on a GPU seconds), in turns with the others; None: not measured.
+        memory: peak bytes of training; None: not measured.
+    """
+
+    rival: Rival
+    share: float
+    swept: Sequence[Result]
+    results: Sequence[Result]
+    losses: Mapping[str, Mapping[str, float]]
+    turns: np.ndarray | None = None
+    memory: int | None = None
+
+    def loss(self, number: int, rate: str) -> dict[int, float]:
+        """Seed -> masked loss of the model of a budget (0: the smallest, -1: the largest) at a rate, in nats."""
+        ended = self.results[number].ended if self.results else {}
+        return {seed: self.losses[r.run_id][rate] for seed, r in ended.items() if r.run_id in self.losses}
+
+
+@dataclasses.dataclass(frozen=True)
+class Race:
+    """What the rivals gave, and what probes found of their encoders at the largest budget (None: not probed)."""
+
+    raced: Sequence[Raced]
+    probes: Probes | None
+
+    def findings(self, raced: Raced) -> dict[str, Finding]:
+        """What is compared -> a rival minus the baseline at the largest budget, paired by seed; a gain is in range."""
+        base, found = self.raced[0], {}
+        what = f"{raced.rival.name} - {base.rival.name}"
+        if self.probes is not None:
+            found["probes"] = compared(self.probes, raced.rival.name, base.rival.name, 0, math.inf, what)
+        for rate in LOSSES:
+            own, others = raced.loss(-1, rate), base.loss(-1, rate)
+            values = tuple(own[seed] - others[seed] for seed in own if seed in others)
+            found[f"loss at {float(rate):.0%}"] = Finding(what, "nats", -math.inf, 0, values)
+        return found
+
+    @property
+    def claims(self) -> dict[tuple[str, str], Claim]:
+        """(rival, what is compared) -> that it is better than the baseline, each a claim of its own."""
+        return {
+            (raced.rival.name, name): Claim(raced.rival.name, name, "", (finding,))
+            for raced in self.raced[1:]
+            for name, finding in self.findings(raced).items()
+        }
+
+
+def timed(config: StudyConfig, rivals: Sequence[Rival]) -> dict[str, Timed]:
+    """Name -> what is timed; the baseline has the benchmark's name for that."""
+    same = {"learning_rate": 1.0, "muon_learning_rate": 1.0, "max_steps": 1000, "seed": 0}
+    found = {}
+    for rival in rivals:
+        at = variant(config, **rival.changes(config), **same)
+        name = TURNS_BASELINE if rival is RIVALS[0] else rival.name
+        found[name] = Timed(fingerprint([True, executed_parameters(at)]), at, True)
+    return found
+
+
+def clock_record(config: StudyConfig, rivals: Sequence[Rival]) -> RunRecord | None:
+    """The newest measurement of these rivals' steps; None: there is none."""
+    asked = {name: of.key for name, of in timed(config, rivals).items()}
+    there = find_records(config, "clock", DATA_PARAMETERS)
+    return next((record for record in reversed(there) if record.identity["variants"] == asked), None)
+
+
+def raced(
+    config: StudyConfig,
+    rivals: Sequence[Rival],
+    rates: Iterable[RunRecord],
+    clock: RunRecord | None,
+    records: Iterable[RunRecord] | None = None,
+) -> list[Raced]:
+    """What the records say; None of pre-training: those in `runs_dir`.
+
+    Args:
+        config: the study.
+        rivals: which.
+        rates: of the rate matrix.
+        clock: of `clock_record`.
+        records: of pre-training.
+    """
+    records = None if records is None else list(records)
+    losses = {
+        record.data["run"]: {
+            rate: math.log(of["eval_perplexity_masked"]) for rate, of in record.metrics["rates"].items()
+        }
+        for record in rates
+    }
+    turns = turns_of(clock) if clock else {}
+    memory = clock.metrics.get("peak_memory_bytes", {}) if clock else {}
+    swept = swept_results(config, rivals, records)
+    found = []
+    for rival, of, (name, at) in zip(rivals, swept, timed(config, rivals).items(), strict=True):
+        results = results_of(config, budget_runs(config, rival, of), records, any_text=records is not None)
+        share = share_of_flops(config, rival)
+        found.append(Raced(rival, share, of, results, losses, turns.get(at.key), memory.get(name)))
+    return found
+
+
+def swept_results(
+    config: StudyConfig, rivals: Sequence[Rival], records: Iterable[RunRecord] | None = None
+) -> list[list[Result]]:
+    """Of each rival what the sweep gave."""
+    of_rivals = [sweep_runs(config, rival) for rival in rivals]
+    results = iter(results_of(config, itertools.chain(*of_rivals), records, any_text=records is not None))
+    return [list(itertools.islice(results, len(runs))) for runs in of_rivals]
