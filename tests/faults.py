@@ -1164,7 +1164,11 @@ BAD_INPUTS = [
     ),
     BadInput("probe-twice", "an encoder named twice", {"encoders": "a,a"}, "each once", "probe"),
     BadInput(
-        "probe-path", "an encoder that is not there", treebank(ROW, encoders="/no/such"), "no such folder", "probe"
+        "probe-path",
+        "an encoder that is not there",
+        treebank(ROW.replace("dog", "cat"), encoders="/no/such"),
+        "no such folder",
+        "probe",
     ),
     # mutual information
     BadInput(

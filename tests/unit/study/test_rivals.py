@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -49,8 +50,7 @@ def swept(ends: dict[float, float]) -> list[Result]:
         end = ends[run.config.muon_learning_rate]
         failure = "the loss is not finite" if math.isinf(end) else None
         record = pretrained(run, 0, eval_perplexity_masked=0 if failure else end)
-        record.failure = failure
-        found.append(Result(run, {0: record}, {}, {}))
+        found.append(Result(run, {0: dataclasses.replace(record, failure=failure)}, {}, {}))
     return found
 
 
