@@ -7,7 +7,6 @@ from pathlib import Path
 
 from threeml_core.benchmark import speeds
 from threeml_core.config import StudyConfig, study_steps
-from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.glue.tasks import GLUE_TASKS, select_tasks
 from threeml_core.reporting import cells
@@ -124,7 +123,7 @@ def _joined(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
-def model_sentence(results: Sequence[Result], config: StudyConfig) -> str:
+def model_sentence(results: Sequence[Result], config: StudyConfig, records: Sequence[RunRecord] | None = None) -> str:
     """3ML_self at the highest rate: FLOPs of vanilla-15%, perplexity and score against vanilla-40%; a bag of words."""
     shown = [result for result in cells.with_equal_steps(results, config) if result.ended]
     vanilla = [result for result in shown if result.run.config.architecture == "vanilla"]
@@ -141,7 +140,7 @@ def model_sentence(results: Sequence[Result], config: StudyConfig) -> str:
     if plateau := sum(result.on_plateau for result in shown):
         text += f"; {plateau} of {len(shown)} models are still on the unigram plateau"
     scores = [score for result in shown for score in averages(result.comparison).values()]
-    words = references(shown, "comparison").get(WORDS, {}).get(AVERAGE)
+    words = references(shown, "comparison", records).get(WORDS, {}).get(AVERAGE)
     if words is not None and scores:
         beats = "more than every encoder, so scores of this size say little of them" if words > max(scores) else ""
         text += f"; a bag of words scores {words:.1f}" + (f", {beats}" if beats else "")
@@ -174,21 +173,21 @@ def study_page(config: StudyConfig, records: Sequence[RunRecord]) -> tuple[list[
     stages = {stage: [record for record in records if record.stage == stage] for stage in {r.stage for r in records}}
     results = find(config, None, [*stages.get("pretrain", ()), *stages.get("finetune", ())])
     found = claims(config, results, stages.get("mutual_information", ()), stages.get("benchmark", ()))
-    probed, where = _probed(config)
-    said = [verdict_sentence(found, probed, where), model_sentence(results, config), scale_sentence(config, results)]
+    probed, where = _probed(config, bool(stages.get("probe")))
+    said = [verdict_sentence(found, probed, where), model_sentence(results, config, records)]
+    said.append(scale_sentence(config, results))
     notes = f"{first_notes(results)} The rule of the verdicts, which no result can change: "
     notes += "[comparison](06_comparison.ipynb#the-paper-s-claims)."
-    return said, [forest_plot(found, probed), key_figure(results, config), notes, claim_table(found)]
+    return said, [forest_plot(found, probed), key_figure(results, config, records), notes, claim_table(found)]
 
 
-def _probed(config: StudyConfig) -> tuple[list[Claim], str]:
+def _probed(config: StudyConfig, has_own: bool) -> tuple[list[Claim], str]:
     """Claims by probes, of the study's own encoders, or of those of the committed report `<preset>-probes`."""
     beside = f"{config.preset}-probes"
-    try:
+    if has_own:
         return judged_by_probes(config), ""
-    except ParameterError:  # no record of a probe
-        if (PROJECT_ROOT / "reports" / beside / RESULTS).exists():
-            return judged_by_probes(Study(beside).config), f" of this size ({beside})"
+    if (PROJECT_ROOT / "reports" / beside / RESULTS).exists():
+        return judged_by_probes(Study(beside).config), f" of this size ({beside})"
     return [], ""
 
 

@@ -10,6 +10,7 @@ from threeml_core.reporting import cells
 from threeml_core.reporting.drawing import LEFT, RIGHT, draw_intervals, finish_panels
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import Interval
 from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
 from threeml_core.study.results import Result
@@ -61,8 +62,11 @@ def measured(finding: Finding) -> str:
     return " ".join(filter(None, (mean, _half(found, finding), finding.unit)))
 
 
-def key_figure(results: Sequence[Result], config: StudyConfig) -> Figure:
-    """The models of Table 3: perplexity at masked positions and average score against the speed-up in FLOPs."""
+def key_figure(results: Sequence[Result], config: StudyConfig, records: Sequence[RunRecord] | None = None) -> Figure:
+    """The models of Table 3: perplexity at masked positions and average score against the speed-up in FLOPs.
+
+    `records`: see `references`.
+    """
     shown = cells.with_equal_steps(results, config)
     ends = []
     with drawing(2) as (figure, axes):
@@ -78,7 +82,7 @@ def key_figure(results: Sequence[Result], config: StudyConfig) -> Figure:
             )
         for axis in axes:
             axis.margins(0.22)
-        against = finish_panels(axes, shown, "speed-up in FLOPs over vanilla at 15%")
+        against = finish_panels(axes, shown, "speed-up in FLOPs over vanilla at 15%", records)
     return Figure(
         figure,
         "The models of Table 3: validation perplexity at masked positions, and average score after fine-tuning, by "

@@ -8,6 +8,7 @@ from typing import Any
 from threeml_core.parameters.masking import rate_label
 from threeml_core.reporting.references import AVERAGE, references
 from threeml_core.reporting.style import INK, draw_references, legend_below, look_of, note_not_run, span_alike
+from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import Interval, mean_interval, ratio_interval
 from threeml_core.study.results import Result, averages
 
@@ -69,8 +70,10 @@ def draw_intervals(
             label_rate(axis, result, x, found.mean, side or ABOVE)
 
 
-def finish_panels(axes: Sequence[Any], results: Sequence[Result], xlabel: str) -> str:
-    """Titles, what the numbers stand against, the legend, and a note in a panel where nothing was run.
+def finish_panels(
+    axes: Sequence[Any], results: Sequence[Result], xlabel: str, records: Sequence[RunRecord] | None = None
+) -> str:
+    """Titles, what the numbers stand against (see `references`), the legend, a note where nothing was run.
 
     Returns:
         What they stand against, in words.
@@ -82,7 +85,7 @@ def finish_panels(axes: Sequence[Any], results: Sequence[Result], xlabel: str) -
     scores = [score for result in results for score in averages(result.comparison).values()]
     unigram = [of for result in results for of in result.metric("unigram_perplexity_masked").values()][:1]
     found = [{"unigram": of} for of in unigram] or [{}]
-    against = {label: of[AVERAGE] for label, of in references(results, "comparison").items()}
+    against = {label: of[AVERAGE] for label, of in references(results, "comparison", records).items()}
     span_alike([(axes[1], near(scores, against))])
     for axis, of in zip(axes, (*found, against), strict=True):
         draw_references(axis, of)

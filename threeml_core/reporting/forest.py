@@ -79,7 +79,8 @@ def forest_plot(claims: Sequence[Claim], probed: Sequence[Claim] = (), kind: str
         figure,
         f"The paper's claims, each with its comparisons: {said}.",
         "The paper's claims, and their comparisons: means over seeds with 95% intervals, an arrow where one goes on; "
-        "grey: what the claim allows; open: what the paper's own numbers give. A mean alone has one seed or no spread.",
+        "grey: what the claim allows; open: what the paper's own numbers give. A mean alone has one seed or no spread. "
+        f"{', '.join(f'{mark} {verdict}' for verdict, mark in MARKS.items())}.",
     )
 
 
@@ -97,7 +98,7 @@ def _lines(claims: Sequence[Claim], by_probes: Mapping[str, Claim], unit: str) -
         both = [claim, *([probes] if probes else [])]
         pairs = zip(*(of.findings for of in both), strict=False)
         if found := [pair for pair in pairs if pair[0].unit == unit]:
-            text = textwrap.fill(f"{_name(claim)}  {claim.text}", 84)
+            text = textwrap.fill(f"{_name(claim)}  {claim.text}", 80)
             lines.append(_Line(text, tuple(of.verdict for of in both)))
             for pair in found:
                 what = textwrap.fill(pair[0].what.partition(": average")[0].partition(": loss")[0], 44)
@@ -122,12 +123,16 @@ def _draw(axis: Any, unit: str, lines: Sequence[_Line], names: Sequence[str]) ->
             if (value := paper_value(line.findings[0])) is not None and low < value < high:
                 axis.plot(value, middle, zorder=4, **_PAPER)
         else:
-            axis.text(0.004, middle, line.text, transform=left, va="center", fontsize=8.5, in_layout=False)
+            look = {"transform": left, "va": "center", "fontsize": 8.5, "in_layout": False}
+            for column, verdict in enumerate(line.verdicts):  # seen on a phone, where the words are out of sight
+                x = 0.004 + 0.02 * column
+                axis.text(x, middle, MARKS[verdict], color=_COLOURS[verdict], weight="bold", **look)
+            axis.text(0.008 + 0.02 * len(names), middle, line.text, **look)
         weight = "normal" if line.findings else "bold"
         for column, verdict in enumerate(line.verdicts):
-            at, look = (1.02 + 0.27 * column, middle), {"transform": right, "va": "center", "fontsize": 8.5}
-            axis.text(*at, MARKS[verdict], color=_COLOURS[verdict], weight="bold", **look)
-            axis.text(at[0] + 0.035, middle, verdict, weight=weight, **look)
+            x, look = 1.02 + 0.27 * column, {"transform": right, "va": "center", "fontsize": 8.5}
+            axis.text(x, middle, MARKS[verdict], color=_COLOURS[verdict], weight="bold", **look)
+            axis.text(x + 0.035, middle, verdict, weight=weight, **look)
         place -= line.height
     axis.set(xlim=(low, high), ylim=(place - 0.2, 0))
     axis.set_xlabel(_UNITS[unit], fontsize=9)

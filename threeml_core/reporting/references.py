@@ -16,27 +16,33 @@ CONSTANT, WORDS, UNTRAINED = "constant answers", "bag of words", "random weights
 AVERAGE = "average"
 
 
-def references(results: Sequence[Result], kind: str) -> dict[str, dict[str, float]]:
+def references(
+    results: Sequence[Result], kind: str, records: Sequence[RunRecord] | None = None
+) -> dict[str, dict[str, float]]:
     """What is known of `CONSTANT`, `WORDS` and `UNTRAINED`: task or `AVERAGE` -> score, times 100.
 
     Args:
         results: models whose scores are shown.
         kind: field of `Result` that has these: `comparison` or `ablation`.
+        records: of all stages; None: those of the run folders.
     """
     studies = [study for result in results for study in getattr(result, kind).values() if study.average is not None]
     if not studies:
         return {}
-    runs_dir, first = results[0].run.config.runs_dir, studies[0]
+    first, runs_dir = studies[0], results[0].run.config.runs_dir
+    if records is None:
+        records = [record for stage in ("baseline", "finetune") for record in load_records(runs_dir, stage)]
+    baselines, tuned = ([record for record in records if record.stage == stage] for stage in ("baseline", "finetune"))
     splits = {name: of[0].data["splits"] for name, of in first.records.items()}
     words = {
         task: (dataclasses.replace(record, identity={**record.identity, "seed": 0}),)
-        for record in load_records(runs_dir, "baseline")
+        for record in baselines
         if record.failure is None and splits.get(task := record.data["task"]) == record.data["splits"]
     }
-    random = {task: tuple(of) for task, of in untrained(studies, load_records(runs_dir, "finetune")).items()}
+    random = {task: tuple(of) for task, of in untrained(studies, tuned).items()}
     found: dict[str, dict[str, float | None]] = {CONSTANT: {t.name: first.constant(t) for t in first.tasks}}
-    for label, records in ((WORDS, words), (UNTRAINED, random)):
-        alone = Downstream(first.tasks, records, first.accuracies)
+    for label, by_task in ((WORDS, words), (UNTRAINED, random)):
+        alone = Downstream(first.tasks, by_task, first.accuracies)
         found[label] = {task.name: alone.score(task) for task in first.tasks}
     return {
         label: {**{task: 100 * score for task, score in known.items()}, AVERAGE: 100 * statistics.fmean(known.values())}

@@ -156,7 +156,7 @@ def plot_curves(race: Race) -> Figure:
                 said.append(f"{of.rival.name} at {float(rate):.0%}: {means[0]:.2f} to {means[-1]:.2f}")
             by_flops.set(xscale="log", xlabel="training FLOPs", ylabel=f"masked loss at {float(rate):.0%}, nats")
             by_time.set(xscale="log", xlabel="core-seconds, by the clock in turns")
-        legend_below(axes[0], 3)
+        legend_below(axes[:1], 3)
     return Figure(
         figure,
         "Masked loss on held-out text, with the same corruption for all, against training FLOPs and against time; mean "
@@ -181,7 +181,7 @@ def plot_scores(race: Race) -> Figure:
         if floor := _scores(race, RANDOM):
             axis.axhline(math.fsum(floor) / len(floor), color=GREY, linestyle=":", label=RANDOM)
         axis.set(xlabel="speed-up of a step in FLOPs over vanilla at 15%", ylabel="probes, mean accuracy, %")
-        legend_below(axis, 3)
+        legend_below([axis], 3)
     return Figure(
         figure,
         "Mean accuracy of probes on frozen encoders of equal training FLOPs against the speed-up of a step, with 95% "
