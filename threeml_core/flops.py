@@ -240,6 +240,28 @@ def training_flops(forward: float, batch_size: int, steps: float, mode: Mode = "
     return STEP_FACTOR[mode] * batch_size * steps * forward
 
 
+def optimizer_flops(config: StudyConfig) -> float:
+    """FLOPs of Muon's orthogonalisation in a step: five iterations for each matrix of a layer; 0 with AdamW.
+
+    Of a matrix m x n, m its smaller side, each takes 4m²n + 2m³: two products with the Gram matrix, and its square.
+    Source: Jordan et al. (2024); what has no product is left out, as everywhere here. They do not depend on the batch.
+    """
+    if config.optimizer != "muon":
+        return 0.0
+    (d_en, d_de), entry = _widths(config), ARCHITECTURES[config.architecture]
+    assert config.intermediate_size is not None
+    halves = 3 if config.encoder == MODERN else 2  # the gate is a matrix of its own
+    sides = [*[(d_en, d_en)] * 4, *[(d_en, config.intermediate_size)] * halves] * config.num_hidden_layers
+    if entry.has_decoder:
+        cross = config.architecture == "cross"
+        inner = default_ffn_width(config.encoder, d_de)
+        sides += [*[(d_de, d_de)] * (8 if cross else 4), *[(d_de, inner)] * halves] * config.decoder_num_hidden_layers
+        sides += [(d_en, d_de)] if d_en != d_de else []
+        sides += [(d_en, d_en)] if cross and config.visible_head == "separate" else []
+    sides.append((d_de if entry.has_decoder else d_en, d_en))
+    return 5.0 * sum(4 * min(side) ** 2 * max(side) + 2 * min(side) ** 3 for side in sides)
+
+
 def speedup(baseline: float, model: float) -> float:
     """How many times cheaper `model` is than `baseline`; both in forward FLOPs of a sequence."""
     return baseline / model

@@ -41,26 +41,26 @@ def test_all_get_the_same_flops_and_the_records_say_the_same(given: dict[str, ob
     assert race.probes is not None and set(race.probes.models) == {of.rival.name for of in race.raced} | {
         "random weights"
     }
-    loss = race.findings(race.raced[1])["loss at 15%"]
+    loss = race.findings(race.raced[1], base)["loss at 15%"]
     assert len(loss.values) == 2 and all(map(math.isfinite, loss.values)) and loss.verdict != "not run"
-    assert race.findings(race.raced[1])["probes"].doubt == "not asked: upos, deprel"
+    assert race.findings(race.raced[1], base)["probes"].doubt == "not asked: upos, deprel"
     again = run_rivals(config.replace(plan_only=True))
     assert [of.losses for of in again.raced] == [of.losses for of in race.raced]
     assert [of.memory for of in again.raced] == [of.memory for of in race.raced]
     assert [list(of.turns) for of in again.raced if of.turns is not None] == [list(of.turns) for of in race.raced]
     assert again.probes is not None and again.probes.models == race.probes.models
     assert "By loss at 15%, against vanilla-40% at equal FLOPs: " in shown.answer(race)
-    assert [row[0] for row in shown.cost_table(race).rows] == [of.rival.name for of in race.raced]
+    assert [row[0] for row in shown.cost_table(race, config).rows] == [of.rival.name for of in race.raced]
     assert "4,000" not in str(shown.tuning_table(race)) and "0.004" in str(shown.tuning_table(race))
     assert len(shown.comparison_table(race).rows) == 4 and len(shown.curve_table(race, config, "0.4").rows) == 4
-    for figure in (shown.plot_curves(race), shown.plot_scores(race)):
+    for figure in (shown.plot_curves(race), shown.plot_scores(race, config)):
         assert figure.svg.startswith("<svg")
 
 
 def test_without_runs_the_page_says_so(given: dict[str, object]) -> None:
     race = run_rivals(make_config({**given, "plan_only": True}))
     assert shown.answer(race) == "Nothing has been run yet." and race.probes is None
-    assert "not run" in str(shown.comparison_table(race)) and shown.plot_scores(race).svg.startswith("<svg")
+    assert "not run" in str(shown.comparison_table(race)) and shown.plot_scores(race, config).svg.startswith("<svg")
 
 
 def test_an_unknown_rival_is_one_line(given: dict[str, object], tmp_path: Path) -> None:

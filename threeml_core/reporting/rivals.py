@@ -14,31 +14,47 @@ from threeml_core.reporting.performance import clock_said
 from threeml_core.reporting.style import GREY, Figure, drawing, legend_below, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.statistics.intervals import mean_interval
-from threeml_core.statistics.verdicts import CONTRADICTED, SUPPORTED, UNDECIDED, Finding, corrected_verdicts
+from threeml_core.statistics.verdicts import (
+    CONTRADICTED,
+    SUPPORTED,
+    UNDECIDED,
+    Finding,
+    corrected_verdicts,
+    family_statement,
+)
 from threeml_core.study.probes import DECIDING, RANDOM
-from threeml_core.study.rivals import LOSSES, Race, best_rate, budgets, clock_record
-from threeml_core.study.rungs import TUNED, end_of
+from threeml_core.study.rivals import (
+    LOSSES,
+    RIVALS,
+    Race,
+    Raced,
+    best_rate,
+    budgets,
+    mean_loss,
+    share_of_flops,
+    step_flops,
+    timed,
+)
+from threeml_core.study.rungs import TUNED, clock_record
 
 _SAID = {SUPPORTED: "better", CONTRADICTED: "worse", UNDECIDED: "undecided"}
 
 
 def answer(race: Race) -> str:
     """Who is better or worse than the baseline at the largest budget, by the rule of the design."""
-    judged = _judged(race)
-    names = list(dict.fromkeys(name for _, name in judged))
-    if not any(finding.values for of in race.raced[1:] for finding in race.findings(of).values()):
+    if not any(result.pretraining for of in race.raced for result in (*of.swept, *of.results)):
         return "Nothing has been run yet."
-    said = []
-    for name in names:
+    judged, said = _judged(race), []
+    for name in dict.fromkeys(name for _, name in judged):
         parts = []
-        for word in _SAID.values():
+        for word in (*_SAID.values(), NOT_RUN):
             if found := [rival for (rival, what), (verdict, _) in judged.items() if what == name and verdict == word]:
                 parts.append(f"{word}: {', '.join(found)}")
-        said.append(f"By {name}, against {race.raced[0].rival.name} at equal FLOPs: {'; '.join(parts) or NOT_RUN}.")
-    certain = [f"{rival} ({what}: {word})" for (rival, what), (_, word) in judged.items() if word != "undecided"]
-    said.append(
-        f"Corrected for all comparisons together (Holm): {'; '.join(certain) if certain else 'none is decided'}."
-    )
+        said.append(f"By {name}, against {race.raced[0].rival.name} at equal FLOPs: {'; '.join(parts)}.")
+    certain = [
+        f"{rival} ({what}: {word})" for (rival, what), (_, word) in judged.items() if word in ("better", "worse")
+    ]
+    said.append(f"Corrected for all comparisons together: {'; '.join(certain) or 'none is decided'}.")
     return " ".join(said)
 
 
@@ -51,27 +67,60 @@ def _judged(race: Race) -> dict[tuple[str, str], tuple[str, str]]:
 
 
 def comparison_table(race: Race) -> Table:
-    """Each rival at the largest budget minus the baseline, with its verdicts."""
+    """Each rival at the largest budget, and minus the baseline with its verdicts."""
     judged, rows = _judged(race), []
     for of in race.raced:
-        row = {"Rival": of.rival.name}
-        row["Probes, %"] = cells.measured(_scores(race, of.rival.name))
+        row = {"Rival": of.rival.name, "Seeds": _seeds(of), "Probes, %": cells.measured(_scores(race, of.rival.name))}
         for rate in LOSSES:
             row[f"Loss at {float(rate):.0%}, nats"] = cells.measured(of.loss(-1, rate).values(), 3)
         if of is not race.raced[0]:
-            for name, finding in race.findings(of).items():
+            for name, finding in race.findings(of, race.raced[0]).items():
                 word, certain = judged[of.rival.name, name]
-                row[f"{name.capitalize()}, minus the baseline"] = _difference(finding)
-                row[f"{name.capitalize()}: verdict"] = word if word == certain else f"{word} (corrected: {certain})"
+                verdict = word if word == certain else f"{word} (corrected: {certain})"
+                row[f"{name.capitalize()}, minus the baseline"] = f"{_difference(finding)}: {verdict}"
         rows.append(row)
     if floor := _scores(race, RANDOM):
-        rows.append({"Rival": RANDOM, "Probes, %": cells.measured(floor)})
-    seeds = max((len(of.results[-1].ended) for of in race.raced if of.results), default=0)
+        rows.append({"Rival": RANDOM, "Seeds": f"{len(floor)}", "Probes, %": cells.measured(floor)})
     return Table(
         rows,
-        f"The largest budget, the FLOPs of {race.raced[0].rival.name} for all; mean over {seeds} seeds with its 95% "
-        f"interval. Probes: mean accuracy of {', '.join(DECIDING)}. Loss: at [MASK]s of common corruptions",
+        f"The largest budget, the FLOPs of {race.raced[0].rival.name} for all; mean over seeds with its 95% interval. "
+        f"Probes: mean accuracy of {', '.join(DECIDING)}. Loss: at [MASK]s of common corruptions. "
+        f"{family_statement(list(race.claims.values()))}",
     )
+
+
+def _seeds(of: Raced) -> str:
+    """How many there are, and of how many if not all ended."""
+    if not of.results:
+        return NOT_RUN
+    ended, planned = len(of.results[-1].ended), len(of.results[-1].run.seeds)
+    return f"{ended}" if ended == planned else f"{ended} of {planned}"
+
+
+def contrast_table(race: Race) -> Table:
+    """Each rival minus others that it may be set against: the vanilla model at its own mask rate, and 3ML."""
+    rows, ours = [], race.of("3ML_self-40%")
+    for of in race.raced[1:]:
+        same = _vanilla_alike(race, of)
+        row = {"Rival": of.rival.name, "Vanilla alike": same.rival.name if same else MISSING}
+        for words, other in (("it", same), ("3ML_self-40%", ours)):
+            found = race.findings(of, other) if other and other is not of else {}
+            row |= {f"{name.capitalize()}, minus {words}": _difference(finding) for name, finding in found.items()}
+        rows.append(row)
+    return Table(
+        rows, "Shown, not judged: minus the vanilla model that masks alike, and minus 3ML_self-40%; paired by seed"
+    )
+
+
+def _vanilla_alike(race: Race, of: Raced) -> Raced | None:
+    """The vanilla model with a rival's rate and schedule, if it takes part and is not the rival itself."""
+
+    def rate(raced: Raced) -> tuple[float, str]:
+        config = raced.swept[0].run.config
+        return config.mask_rate, config.mask_rate_schedule
+
+    alike = [raced for raced in race.raced if raced.rival.name.startswith("vanilla") and rate(raced) == rate(of)]
+    return alike[0] if alike and alike[0] is not of else None
 
 
 def _scores(race: Race, name: str) -> list[float]:
@@ -90,20 +139,26 @@ def _difference(finding: Finding) -> str:
     return f"{found.mean:+.{digits}f}{half}"
 
 
-def cost_table(race: Race) -> Table:
+def cost_table(race: Race, config: StudyConfig) -> Table:
     """What a step costs: FLOPs, time in turns, memory; and the steps that a budget's FLOPs are enough for."""
     rows, base = [], race.raced[0]
     for of in race.raced:
         row = {"Rival": of.rival.name, "Proposed by": of.rival.source}
         row["FLOPs of a step"] = f"{100 * of.share:.1f}%"
         row["Steps"] = ", ".join(f"{result.run.config.max_steps:,}" for result in of.results) or NOT_RUN
+        own, of_base = (step_flops(config, raced.rival, optimizer=True) for raced in (of, base))
+        row["Of a budget, with the optimizer"] = f"{100 * own / of.share / of_base:.1f}%"
         row["ms per step"] = MISSING if of.turns is None else f"{1000 * float(np.median(of.turns)):.1f}"
         row["Time of a step"] = MISSING
         if of.turns is not None and base.turns is not None:
             row["Time of a step"] = f"{100 * float(np.median(of.turns / base.turns)):.0f}%"
         row["Peak memory, MiB"] = MISSING if of.memory is None else f"{of.memory / 2**20:.0f}"
         rows.append(row)
-    return Table(rows, f"What a step costs; percent of {base.rival.name}'s. Time: core-seconds, in turns on one thread")
+    return Table(
+        rows,
+        f"What a step costs; percent of {base.rival.name}'s. Budgets are equal without the optimizer's FLOPs, which "
+        "favours cheap steps. Time in turns, on a CPU core-seconds of one thread; a schedule at its mean rate",
+    )
 
 
 def curve_table(race: Race, config: StudyConfig, rate: str) -> Table:
@@ -123,16 +178,26 @@ def curve_table(race: Race, config: StudyConfig, rate: str) -> Table:
 
 
 def tuning_table(race: Race) -> Table:
-    """Each rival at each rate, and the best."""
+    """Each rival at each rate, and the best, marked where it is the smallest or the largest that was tried."""
     rows = []
     for of in race.raced:
-        ends = [(o, end_of(record)) for o in of.swept for record in o.pretraining.values()]
         name = TUNED[of.swept[0].run.config.optimizer]
+        rates = [getattr(result.run.config, name) for result in of.swept]
+        ends = [
+            f"{rate:g}: {'diverged' if record.failure else f'{mean_loss(of.losses, record):.3f}'}"
+            for rate, result in zip(rates, of.swept, strict=True)
+            for record in result.pretraining.values()
+        ]
+        best = best_rate(of.swept, of.losses)
+        edge = " (edge)" if best in (min(rates), max(rates)) else ""
         row = {"Rival": of.rival.name, "Steps": f"{of.swept[0].run.config.max_steps:,}"}
-        row["Masked perplexity by rate"] = ", ".join(f"{getattr(o.run.config, name):g}: {end:.1f}" for o, end in ends)
-        best = best_rate(of.swept)
-        rows.append({**row, "Best rate": MISSING if best is None else f"{best:g}"})
-    return Table(rows, "Tuned alike: as many learning rates for each, one seed, which is none of the comparison's")
+        row["Masked loss by rate"] = ", ".join(ends) or NOT_RUN
+        rows.append({**row, "Best rate": MISSING if best is None else f"{best:g}{edge}"})
+    return Table(
+        rows,
+        "Tuned alike: as many learning rates for each, one seed, none of the comparison's; masked loss in nats, "
+        f"the mean of those at {' and '.join(f'{float(rate):.0%}' for rate in LOSSES)}",
+    )
 
 
 def plot_curves(race: Race) -> Figure:
@@ -164,10 +229,10 @@ def plot_curves(race: Race) -> Figure:
     )
 
 
-def plot_scores(race: Race) -> Figure:
+def plot_scores(race: Race, config: StudyConfig) -> Figure:
     """Figure 5's idea with everybody in it: what the encoder knows against the FLOPs of a step."""
     looks, said = _looks(race), []
-    fifteen = next((of.share for of in race.raced if of.rival.name == "vanilla-15%"), 1.0)
+    fifteen = share_of_flops(config, RIVALS[1])
     with drawing(1, height=4) as (figure, axes):
         axis = axes[0]
         for of in race.raced:
@@ -207,7 +272,7 @@ _STYLES, _MARKS = ("-", "--", ":", "-."), ("o", "s", "^", "D")
 
 def clock_statement(race: Race, config: StudyConfig) -> str:
     """When and where the clock was measured, and how noisy it was."""
-    return clock_said(clock_record(config, [of.rival for of in race.raced]), "the baseline")
+    return clock_said(clock_record(config, timed(config, [of.rival for of in race.raced])), "the baseline")
 
 
 def runs(race: Race) -> list[Any]:

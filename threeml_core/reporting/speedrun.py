@@ -28,6 +28,7 @@ from threeml_core.study.rungs import (
     gain,
     recipe_of,
     steps_to,
+    timed,
     timed_as,
     turns_of,
 )
@@ -161,7 +162,7 @@ def _architecture(of: Climbed) -> str:
 
 def sweep_table(swept: Sequence[Result], config: StudyConfig) -> Table:
     """Each recipe at each rate: perplexity, the best rate, and the time to the target on the curve of its run."""
-    clock, chosen = clock_record(config), best_of(swept)
+    clock, chosen = clock_record(config, timed(config)), best_of(swept)
     seconds = {key: float(np.median(turns)) for key, turns in turns_of(clock).items()} if clock else {}
     groups: dict[tuple[str, int], list[Result]] = {}
     for result in swept:
@@ -202,4 +203,4 @@ def _crossing(result: Result, config: StudyConfig) -> dict[int, float]:
 
 def clock_statement(config: StudyConfig) -> str:
     """When and where the clock was measured, and how noisy it was."""
-    return clock_said(clock_record(config), "the second rung")
+    return clock_said(clock_record(config, timed(config)), "the second rung")

@@ -155,6 +155,7 @@ def compared(found: Probes, first: str, second: str, low: float, high: float, wh
         if (difference := found.difference(name, task, RANDOM))
     )
     doubt = "" if knows else "neither model knows more than random weights"
+    doubt = doubt if RANDOM in found.models else "random weights were not probed"
     error = 100 * math.hypot(*errors.values()) / len(tasks)
     return Finding(what, "points", low, high, values, doubt, error=error)
 

@@ -9,24 +9,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from threeml_core import flops
 from threeml_core.benchmark.speeds import BASELINE as TURNS_BASELINE
 from threeml_core.benchmark.speeds import Timed
-from threeml_core.config import DATA_PARAMETERS, StudyConfig, executed_parameters, variant
+from threeml_core.config import StudyConfig, at_constant_rate, executed_parameters, executed_rate, variant
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import fingerprint
-from threeml_core.runs.ledger import find as find_records
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Claim, Finding
 from threeml_core.study.experiment import Changes, Experiment, StudyRun
 from threeml_core.study.ledger import results_of
 from threeml_core.study.probes import Probes, compared
 from threeml_core.study.results import Result
-from threeml_core.study.rungs import TUNED, end_of, turns_of
+from threeml_core.study.rungs import TUNED, turns_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +45,13 @@ class Rival:
     colour: str = ""
 
 
+_PLAIN: Changes = {"mask_rate_schedule": "constant", "mask_adaptation": "none", "mask_split": "80-10-10"}
+_PLAIN |= {"full_layers": None, "kept_share": 0.5}
+"""What a rival has unless it says otherwise, whatever the study's configuration has."""
+
+
 def _of(architecture: str, mask_rate: float, **changes: object) -> Callable[[StudyConfig], Changes]:
-    return lambda config: {"architecture": architecture, "mask_rate": mask_rate, **changes}
+    return lambda config: {**_PLAIN, "architecture": architecture, "mask_rate": mask_rate, **changes}
 
 
 def _mae_lm(mask_rate: float) -> Callable[[StudyConfig], Changes]:
@@ -58,32 +62,38 @@ def _mae_lm(mask_rate: float) -> Callable[[StudyConfig], Changes]:
             "decoder_hidden_size": config.hidden_size,
             "decoder_num_hidden_layers": max(1, round(config.num_hidden_layers / 3)),
         }
-        return {"architecture": "self", "mask_rate": mask_rate, "mask_split": "100-0-0", **decoder}
+        return {**_of("self", mask_rate, mask_split="100-0-0")(config), **decoder}
 
     return changes
 
 
 _FALLING = {"mask_rate_schedule": "linear", "mask_rate_end": 0.15}
 _ADAPTED = {"mask_adaptation": "hard", "mask_adaptation_steps": 50}  # theirs is 200, of longer runs
-_3ML = "Liao et al., EMNLP 2022"
-_NARROW, _DROPPING = "Li et al., ACL 2023", "Hou et al., ACL 2022"
-_ADAPTIVE = "Edman and Fraser, BabyLM 2025"
+_3ML, _NARROW, _DROPPING = "Liao et al., EMNLP 2022", "Li et al., ACL 2023", "Hou et al., ACL 2022"
+_MAE, _ADAPTIVE = "Meng et al., ICLR 2024", "Edman and Fraser, BabyLM 2025"
+_SCHEDULE = "Ankner et al., EACL 2024"
 
 RIVALS = (
     Rival("vanilla-40%", "Wettig et al., EACL 2023", _of("vanilla", 0.4)),
     Rival("vanilla-15%", "Liu et al., 2019", _of("vanilla", 0.15)),
-    Rival("vanilla-40 to 15%", "Ankner et al., EACL 2024", _of("vanilla", 0.4, **_FALLING)),
+    Rival("vanilla-40 to 15%", f"{_SCHEDULE}; rates of {_ADAPTIVE}", _of("vanilla", 0.4, **_FALLING)),
     Rival("3ML_self-40%", _3ML, _of("self", 0.4)),
     Rival("3ML_self-50%", _3ML, _of("self", 0.5)),
-    Rival("MAE-LM-15%", "Meng et al., ICLR 2024", _mae_lm(0.15), "#8c6bb1"),
-    Rival("MAE-LM-40%", "Meng et al., ICLR 2024; rate ours", _mae_lm(0.4), "#8c6bb1"),
+    Rival("MAE-LM-15%", _MAE, _mae_lm(0.15), "#8c6bb1"),
+    Rival("MAE-LM-40%", f"{_MAE}; rate ours", _mae_lm(0.4), "#8c6bb1"),
     Rival("SparseQueries-15%", _NARROW, _of("sparse_queries", 0.15)),
     Rival("SparseQueries-40%", f"{_NARROW}; rate ours", _of("sparse_queries", 0.4)),
     Rival("ContextFirst-15%", _NARROW, _of("context_first", 0.15)),
     Rival("token dropping-15%", _DROPPING, _of("token_dropping", 0.15)),
     Rival("token dropping-40%", f"{_DROPPING}; rate ours", _of("token_dropping", 0.4)),
     Rival("adaptive-40 to 15%", _ADAPTIVE, _of("vanilla", 0.4, **_ADAPTED, **_FALLING), "#c2477f"),
-    Rival("3ML_self adaptive-40%", f"{_3ML}, with {_ADAPTIVE}", _of("self", 0.4, **_ADAPTED), "#a6611a"),
+    Rival("3ML_self-40 to 15%", f"{_3ML}, with {_SCHEDULE}", _of("self", 0.4, **_FALLING)),
+    Rival(
+        "3ML_self adaptive-40 to 15%",
+        f"{_3ML}, with {_ADAPTIVE}",
+        _of("self", 0.4, **_ADAPTED, **_FALLING),
+        "#a6611a",
+    ),
 )
 """The first is the baseline, whose FLOPs all are given."""
 
@@ -91,6 +101,9 @@ RIVALRY = Experiment("Rivals", "ways of cheaper pre-training at equal FLOPs", mo
 
 LOSSES = ("0.15", "0.4")
 """Mask rates of the common corruptions on which masked loss is compared."""
+
+Losses = dict[str, dict[str, float]]
+"""Run -> {mask rate of the common corruption: masked loss in nats}."""
 
 
 def chosen_rivals(config: StudyConfig) -> list[Rival]:
@@ -110,8 +123,14 @@ def chosen_rivals(config: StudyConfig) -> list[Rival]:
 
 def share_of_flops(config: StudyConfig, rival: Rival) -> float:
     """FLOPs of a step of it, as a share of the baseline's; executed ones, those of the optimizer left out."""
-    own, base = (flops.forward_flops(variant(config, **of.changes(config)), "exact") for of in (rival, RIVALS[0]))
-    return own / base
+    return step_flops(config, rival) / step_flops(config, RIVALS[0])
+
+
+def step_flops(config: StudyConfig, rival: Rival, optimizer: bool = False) -> float:
+    """FLOPs of a step of it, as executed; with those of Muon or without."""
+    own = variant(config, **rival.changes(config))
+    step = flops.training_flops(flops.forward_flops(own, "exact"), config.batch_size, 1, "exact")
+    return step + flops.optimizer_flops(own) * optimizer
 
 
 def _run(config: StudyConfig, rival: Rival, budget: int, **changes: object) -> StudyRun:
@@ -127,20 +146,33 @@ def sweep_runs(config: StudyConfig, rival: Rival) -> list[StudyRun]:
     return [_run(same, rival, config.sweep_steps, **{name: rate}) for rate in config.listed(f"sweep_{name}s")]
 
 
-def best_rate(swept: Iterable[Result]) -> float | None:
-    """The rate of the lowest masked perplexity; None: nothing was run, or all diverged."""
-    found = [
-        (end_of(record), getattr(result.run.config, TUNED[result.run.config.optimizer]))
-        for result in swept
-        for record in result.pretraining.values()
-    ]
-    end, rate = min(found, default=(math.inf, None))
-    return rate if end < math.inf else None
+def best_rate(swept: Sequence[Result], losses: Losses) -> float | None:
+    """The rate of the lowest masked loss, the mean of those at `LOSSES`.
+
+    None: not all of the sweep has been run and examined, or all diverged.
+    """
+    found = []
+    for result in swept:
+        for record in result.pretraining.values():
+            rate = getattr(result.run.config, TUNED[result.run.config.optimizer])
+            loss = math.inf if record.failure else mean_loss(losses, record)
+            found.append((loss, rate))
+    if len(found) < len(swept) or any(math.isnan(loss) for loss, _ in found):
+        return None
+    loss, rate = min(found, default=(math.inf, None))
+    return rate if loss < math.inf else None
 
 
-def budget_runs(config: StudyConfig, rival: Rival, swept: Iterable[Result]) -> list[StudyRun]:
+def mean_loss(losses: Losses, record: RunRecord) -> float:
+    """Masked loss of a run in nats, the mean of those at `LOSSES`; nan: not examined."""
+    return (
+        math.fsum(losses[record.run_id][rate] for rate in LOSSES) / len(LOSSES) if record.run_id in losses else math.nan
+    )
+
+
+def budget_runs(config: StudyConfig, rival: Rival, swept: Sequence[Result], losses: Losses) -> list[StudyRun]:
     """One for each of `rival_steps`, fewest first, at the best rate; none without that."""
-    rate = best_rate(swept)
+    rate = best_rate(swept, losses)
     if rate is None:
         return []
     further = config.replace(seed=config.seed + 1)
@@ -161,7 +193,7 @@ class Raced:
         share: FLOPs of its step, as a share of the baseline's.
         swept: its runs at each learning rate.
         results: of the budgets, fewest steps first.
-        losses: run -> {mask rate of the common corruption: masked loss in nats}.
+        losses: of its runs.
         turns: (rounds,) core-seconds of a step (on a GPU seconds), in turns with the others; None: not measured.
         memory: peak bytes of training; None: not measured.
     """
@@ -170,7 +202,7 @@ class Raced:
     share: float
     swept: Sequence[Result]
     results: Sequence[Result]
-    losses: Mapping[str, Mapping[str, float]]
+    losses: Losses
     turns: np.ndarray | None = None
     memory: int | None = None
 
@@ -187,14 +219,18 @@ class Race:
     raced: Sequence[Raced]
     probes: Probes | None
 
-    def findings(self, raced: Raced) -> dict[str, Finding]:
-        """What is compared -> a rival minus the baseline at the largest budget, paired by seed; a gain is in range."""
-        base, found = self.raced[0], {}
-        what = f"{raced.rival.name} - {base.rival.name}"
+    def of(self, name: str) -> Raced | None:
+        """That of a rival; None: it does not take part."""
+        return next((raced for raced in self.raced if raced.rival.name == name), None)
+
+    def findings(self, raced: Raced, other: Raced) -> dict[str, Finding]:
+        """What is compared -> one rival minus another at the largest budget, paired by seed; a gain is in range."""
+        found = {}
+        what = f"{raced.rival.name} - {other.rival.name}"
         if self.probes is not None:
-            found["probes"] = compared(self.probes, raced.rival.name, base.rival.name, 0, math.inf, what)
+            found["probes"] = compared(self.probes, raced.rival.name, other.rival.name, 0, math.inf, what)
         for rate in LOSSES:
-            own, others = raced.loss(-1, rate), base.loss(-1, rate)
+            own, others = raced.loss(-1, rate), other.loss(-1, rate)
             values = tuple(own[seed] - others[seed] for seed in own if seed in others)
             found[f"loss at {float(rate):.0%}"] = Finding(what, "nats", -math.inf, 0, values)
         return found
@@ -205,32 +241,39 @@ class Race:
         return {
             (raced.rival.name, name): Claim(raced.rival.name, name, "", (finding,))
             for raced in self.raced[1:]
-            for name, finding in self.findings(raced).items()
+            for name, finding in self.findings(raced, self.raced[0]).items()
         }
 
 
 def timed(config: StudyConfig, rivals: Sequence[Rival]) -> dict[str, Timed]:
-    """Name -> what is timed; the baseline has the benchmark's name for that."""
+    """Name -> what is timed; the baseline has the benchmark's name for that.
+
+    A schedule is timed at the constant rate that it has in the mean.
+    """
     same = {"learning_rate": 1.0, "muon_learning_rate": 1.0, "max_steps": 1000, "seed": 0}
     found = {}
     for rival in rivals:
         at = variant(config, **rival.changes(config), **same)
+        if at.mask_rate_schedule != "constant":
+            at = at_constant_rate(at, executed_rate(at))
         name = TURNS_BASELINE if rival is RIVALS[0] else rival.name
         found[name] = Timed(fingerprint([True, executed_parameters(at)]), at, True)
     return found
 
 
-def clock_record(config: StudyConfig, rivals: Sequence[Rival]) -> RunRecord | None:
-    """The newest measurement of these rivals' steps; None: there is none."""
-    asked = {name: of.key for name, of in timed(config, rivals).items()}
-    there = find_records(config, "clock", DATA_PARAMETERS)
-    return next((record for record in reversed(there) if record.identity["variants"] == asked), None)
+def losses_of(rates: Iterable[RunRecord]) -> Losses:
+    """Of records of the rate matrix, those at `LOSSES`."""
+    return {
+        of.data["run"]: {rate: math.log(of.metrics["rates"][rate]["eval_perplexity_masked"]) for rate in LOSSES}
+        for of in rates
+        if set(LOSSES) <= of.metrics["rates"].keys()
+    }
 
 
 def raced(
     config: StudyConfig,
     rivals: Sequence[Rival],
-    rates: Iterable[RunRecord],
+    losses: Losses,
     clock: RunRecord | None,
     records: Iterable[RunRecord] | None = None,
 ) -> list[Raced]:
@@ -239,23 +282,17 @@ def raced(
     Args:
         config: the study.
         rivals: which.
-        rates: of the rate matrix.
-        clock: of `clock_record`.
+        losses: of all their runs.
+        clock: of `measure_steps`, with all of `timed`.
         records: of pre-training.
     """
     records = None if records is None else list(records)
-    losses = {
-        record.data["run"]: {
-            rate: math.log(of["eval_perplexity_masked"]) for rate, of in record.metrics["rates"].items()
-        }
-        for record in rates
-    }
     turns = turns_of(clock) if clock else {}
     memory = clock.metrics.get("peak_memory_bytes", {}) if clock else {}
     swept = swept_results(config, rivals, records)
     found = []
     for rival, of, (name, at) in zip(rivals, swept, timed(config, rivals).items(), strict=True):
-        results = results_of(config, budget_runs(config, rival, of), records, any_text=records is not None)
+        results = results_of(config, budget_runs(config, rival, of, losses), records, any_text=records is not None)
         share = share_of_flops(config, rival)
         found.append(Raced(rival, share, of, results, losses, turns.get(at.key), memory.get(name)))
     return found

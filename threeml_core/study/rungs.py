@@ -292,11 +292,11 @@ def timed(config: StudyConfig, rungs: Sequence[Rung] = RUNGS) -> dict[str, Timed
     return found
 
 
-def clock_record(config: StudyConfig, rungs: Sequence[Rung] = RUNGS) -> RunRecord | None:
-    """The newest measurement of what this study times; None: there is none."""
-    asked = {name: of.key for name, of in timed(config, rungs).items()}
+def clock_record(config: StudyConfig, asked: Mapping[str, Timed]) -> RunRecord | None:
+    """The newest measurement in which all of these were timed, by these names; None: there is none."""
+    keys = {(name, of.key) for name, of in asked.items()}
     there = find_records(config, "clock", DATA_PARAMETERS)
-    return next((record for record in reversed(there) if record.identity["variants"] == asked), None)
+    return next((record for record in reversed(there) if keys <= record.identity["variants"].items()), None)
 
 
 def turns_of(record: RunRecord) -> dict[str, np.ndarray]:
@@ -314,7 +314,7 @@ def climbed(
 ) -> list[Climbed]:
     """What the records say of each rung; without any given, those in `runs_dir`."""
     assert config.speedrun_target is not None
-    of_rungs, clock = rung_runs(config, swept, rungs), clock or clock_record(config, rungs)
+    of_rungs, clock = rung_runs(config, swept, rungs), clock or clock_record(config, timed(config, rungs))
     results = iter(results_of(config, itertools.chain(*of_rungs), records, any_text=records is not None))
     turns = turns_of(clock) if clock else {}
     keys = [timed_as(of, rung.ours)[0] for rung, of in zip(rungs, untuned(config, rungs), strict=True)]
