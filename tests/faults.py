@@ -357,6 +357,24 @@ BAD_INPUTS = [
     ),
     BadInput("nan", "a learning rate that is not a number", {"learning_rate": "nan"}, "expected a finite number"),
     BadInput("infinite", "an infinite learning rate", {"learning_rate": "1e999"}, "expected a finite number"),
+    BadInput(
+        "full-layers",
+        "NarrowBERT with more full layers than layers",
+        {"architecture": "sparse_queries", "full_layers": 99},
+        "full_layers=99: expected at most num_hidden_layers=",
+    ),
+    BadInput(
+        "parts-of-modern",
+        "token dropping with ModernBERT's layers",
+        {"architecture": "token_dropping", "encoder": "modernbert"},
+        "runs parts of RoBERTa's layers; take encoder=roberta",
+    ),
+    BadInput(
+        "kept-share",
+        "token dropping that would have to drop [MASK]s",
+        {"architecture": "token_dropping", "kept_share": 0.2},
+        "which always stay: raise it to at least",
+    ),
     BadInput("choice", "an architecture that does not exist", {"architecture": "selff"}, "one of vanilla, self, cross"),
     # ranges
     BadInput("percent", "a mask rate in percent", {"mask_rate": 40}, "expected a fraction above 0 and below 1"),

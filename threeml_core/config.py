@@ -42,7 +42,7 @@ from threeml_core.parameters.masking import (
     parse_mask_split,
     smallest_mask_rate,
 )
-from threeml_core.parameters.model import MODERN, ModelParameters, default_ffn_width, num_kept
+from threeml_core.parameters.model import MODERN, ModelParameters, default_ffn_width, too_few_kept
 from threeml_core.parameters.parameter import LARGEST, RENAMED, check
 from threeml_core.parameters.probing import ProbingParameters
 from threeml_core.parameters.report import PlanParameters, ReportParameters
@@ -245,11 +245,9 @@ def _problems(c: StudyConfig) -> Iterator[str]:
         if most > n - 2 and not (c.mask_special_tokens and counts.masked < n and most <= n):
             remedy = f"lower it to at most {largest_mask_rate(n, split, n - 2):.3f}"
             yield f"{name}={rate} corrupts {most} of {n} tokens, but 2 are special tokens and stay: {remedy}"
-        kept, least = num_kept(n, c.kept_share), counts.masked + 2
-        if c.architecture == "token_dropping" and not side and kept < least:
-            remedy = f"raise it to at least {least / n:.3f}, or lower {name}"
-            said = f"kept_share={c.kept_share} keeps {kept} of {n} tokens"
-            yield f"{said}, but [MASK]s and special ones are {least}: {remedy}"
+        if c.architecture == "token_dropping" and not side:
+            if problem := too_few_kept(n, c.kept_share, counts.masked + 2):
+                yield problem
 
 
 def type_of(name: str) -> tuple[type, bool]:

@@ -69,16 +69,17 @@ def stop(settings: dict, runs: Path, *launcher: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(
-    ("bf16", "optimizer", "adaptation", "apart"),
+    ("architecture", "bf16", "optimizer", "adaptation", "apart"),
     [
-        (False, "adamw", "none", 1e-5),
-        (True, "adamw", "none", 2e-2),
-        (False, "muon", "none", 2e-3),
-        (False, "adamw", "hard", 1e-5),
+        ("self", False, "adamw", "none", 1e-5),
+        ("self", True, "adamw", "none", 2e-2),
+        ("self", False, "muon", "none", 2e-3),
+        ("self", False, "adamw", "hard", 1e-5),
+        ("token_dropping", False, "adamw", "none", 1e-5),
     ],
 )
 def test_two_processes_give_the_curve_of_one(
-    bf16: bool, optimizer: str, adaptation: str, apart: float, own_runs: dict, tmp_path: Path
+    architecture: str, bf16: bool, optimizer: str, adaptation: str, apart: float, own_runs: dict, tmp_path: Path
 ) -> None:
     """20 steps with accumulation, dropout and a falling mask rate, started as a notebook does: one record, one log.
 
@@ -86,7 +87,7 @@ def test_two_processes_give_the_curve_of_one(
     """
     settings = {**own_runs, "max_steps": 20, "eval_steps": 10, "bf16": bf16, "optimizer": optimizer}
     settings |= {"mask_rate": 0.5, "mask_rate_schedule": "linear"}
-    settings |= {"mask_adaptation": adaptation, "mask_adaptation_steps": 4}
+    settings |= {"architecture": architecture, "mask_adaptation": adaptation, "mask_adaptation_steps": 4}
     lines: list[str] = []
     two = pretrain(make_config({**settings, "num_processes": 2}), lines.append)
     one = pretrain(make_config({**settings, "runs_dir": str(tmp_path / "one")}), lambda line: None)

@@ -163,6 +163,8 @@ def test_a_finished_run_is_not_repeated(own_runs: dict) -> None:
         {"mask_counts": "probabilistic", "mask_rate_schedule": "cosine"},
         {"mask_special_tokens": True},
         {"mask_counts": "probabilistic", "mask_adaptation": "soft", "mask_adaptation_steps": 5, "bf16": True},
+        {"architecture": "token_dropping", "mask_counts": "probabilistic", "mask_rate": 0.2, "bf16": True},
+        {"architecture": "context_first", "layer_norm": "post", "initialization": "bert", "bf16": True},
         {"max_grad_norm": 1.0},
         {"bf16": True},
         {"layer_norm": "post", "initialization": "bert"},

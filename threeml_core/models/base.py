@@ -8,7 +8,8 @@ Axes: batch, n (sequence), n_en (kept tokens), n_de ([MASK]s), d_en, d_de, vocab
 * `forward(corrupted=CorruptedBatch)`, the fast path through the same layers: the kept tokens are gathered into a
   shorter sequence, and the head runs at the corrupted positions only.
 
-The encoder runs by its own `forward`, so hooks, adapters and gradient checkpointing work in both.
+The encoder runs by its own `forward`, so hooks, adapters and gradient checkpointing work in both. NarrowBERT and
+token dropping run its layers instead, see `sublayers.py`.
 """
 
 from __future__ import annotations

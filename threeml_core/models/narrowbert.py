@@ -9,9 +9,9 @@ Source: Li et al. (ACL 2023), arXiv:2301.04761, section 2. For a sequence of n t
     logits             (batch, k, vocab)
 
 The narrow layers' parameters are those of ordinary layers, and the exported encoder is a plain one: it runs them over
-all tokens, each attending to the states of the layer before, which the narrow layers never did in pre-training. (The
+all tokens, each attending to the output of the whole layer before, which narrow layers never do in pre-training. (The
 authors fine-tune as they pre-train, with [CLS] as the only query for a sentence.) With `full_layers` one less than the
-layers, or all of them, there is nothing left that differs from the vanilla model.
+layers, or all of them, nothing is left that differs from the vanilla model.
 """
 
 from __future__ import annotations
@@ -84,8 +84,6 @@ class SparseQueriesForMaskedLM(NarrowBertModel):
     def narrow(self, layers: list[Any], hidden: Tensor, at: Tensor | None, mask: Tensor | None) -> list[Tensor]:
         """See `NarrowBertModel.narrow`."""
         states = [hidden if at is None else take(hidden, at)]
-        if mask is not None and at is not None:
-            mask = mask[:, :, :1]  # the same for every query
         for layer in layers:
             states.append(sublayers.run(sublayers.narrow_layer, layer, states[-1], hidden, mask))
         return states

@@ -33,7 +33,7 @@ from threeml_core.models.configuration import TokenDroppingConfig
 from threeml_core.models.gather import put, take
 from threeml_core.models.tally import TokenTally
 from threeml_core.models.vanilla import VanillaForMaskedLM
-from threeml_core.parameters.model import num_kept
+from threeml_core.parameters.model import num_kept, too_few_kept
 
 START = 10.0
 """Running loss of a token that was never predicted; nats."""
@@ -98,12 +98,8 @@ class TokenDroppingForMaskedLM(VanillaForMaskedLM):
         n = importance.shape[1]
         kept = num_kept(n, self.config.kept_share)
         if importance.device.type == "cpu" and not torch.compiler.is_compiling():
-            needed = int((importance == torch.inf).sum(1).max())
-            if needed > kept:
-                raise ParameterError(
-                    f"kept_share={self.config.kept_share} keeps {kept} of {n} tokens, but a sequence holds {needed} "
-                    f"[MASK]s and special tokens: raise it to at least {needed / n:.3f}, or lower mask_rate"
-                )
+            if problem := too_few_kept(n, self.config.kept_share, int((importance == torch.inf).sum(1).max())):
+                raise ParameterError(problem)
         return importance.argsort(dim=1, descending=True, stable=True)[:, :kept].sort(1).values
 
     def dropping(self, ids: Tensor, positions: Tensor, importance: Tensor, key_mask: Tensor | None = None) -> Tensor:

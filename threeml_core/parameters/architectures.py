@@ -142,7 +142,7 @@ for _architecture in (
         "threeml_core.models.narrowbert:ContextFirstForMaskedLM",
         "threeml_core.flops:context_first_forward",
         "threeml_core.flops:no_decoder",
-        colour="#c2417c",
+        colour="#5e7d1b",
         marker="^",
         linestyle="-.",
         has_decoder=False,

@@ -28,6 +28,16 @@ def num_kept(n: int, kept_share: float) -> int:
     return math.floor(kept_share * n + 0.5)
 
 
+def too_few_kept(n: int, kept_share: float, needed: int) -> str:
+    """What is wrong if `needed` [MASK]s and special tokens of n stay in all layers of token dropping; "": nothing."""
+    if (kept := num_kept(n, kept_share)) >= needed:
+        return ""
+    return (
+        f"kept_share={kept_share} keeps {kept} of {n} tokens, but a sequence holds {needed} [MASK]s and special "
+        f"tokens, which always stay: raise it to at least {math.ceil(1000 * needed / n) / 1000}, or lower mask_rate"
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelParameters:
     """Model."""

@@ -18,8 +18,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData
+from threeml_core.foundation.errors import ParameterError
 from threeml_core.masking import MASKED, NOT_PREDICTED, CorruptedBatch, Masking, corrupt
 from threeml_core.parameters.masking import KINDS, levels_of
+from threeml_core.parameters.model import too_few_kept
 
 EVAL_SEED = 20221027
 """Seed of the one corruption that every model is validated on."""
@@ -41,7 +43,11 @@ def masking_of(config: StudyConfig, data: PreparedData, evaluation: bool = False
     )
     sequences = data.validation if evaluation else data.train
     highest = masking.mask_rate if evaluation else max(level.rate for level in levels_of(config.parameters()))
-    dataclasses.replace(masking, mask_rate=highest).check(sequences.n, sequences.max_special_tokens)
+    n, special, most = sequences.n, sequences.max_special_tokens, dataclasses.replace(masking, mask_rate=highest)
+    most.check(n, special)
+    if config.architecture == "token_dropping" and not evaluation:
+        if problem := too_few_kept(n, config.kept_share, most.counts(n).masked + special):
+            raise ParameterError(problem)
     return masking
 
 

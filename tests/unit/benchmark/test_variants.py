@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.combinations import PARTIAL
 from threeml_core.benchmark import variants
 from threeml_core.benchmark.variants import HuggingFaceRunner, at_its_best, make_runner, variants_of, with_vocabulary
 from threeml_core.config import make_config
@@ -51,21 +53,31 @@ def test_variants() -> None:
     ]
     some = variants_of(make_config({"benchmark_variants": "self", "benchmark_rates": "0.15,0.5"}))
     assert [variant.name for variant in some] == ["vanilla-15", "self-15", "self-50"]
+    rivals = variants_of(make_config({"benchmark_variants": ",".join(PARTIAL), "benchmark_rates": "0.4"}))
+    assert [variant.name for variant in rivals] == ["vanilla-15", *(f"{name}-40" for name in PARTIAL)]
     for wrong in ({"benchmark_variants": "bert"}, {"benchmark_parts": "speed,speed"}, {"benchmark_rates": "x"}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             make_config(wrong)
 
 
-@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
-@pytest.mark.parametrize("kind", ["hf", "hf_bare", "vanilla-15", "self-50", "cross-40"])
+_OF_ALL = itertools.product(["hf", "hf_bare", "vanilla-15", "self-50", "cross-40"], ["roberta", "modernbert"])
+
+
+@pytest.mark.parametrize(("kind", "encoder"), [*_OF_ALL, *((f"{name}-40", "roberta") for name in PARTIAL)])
 def test_flops_of_an_arm_are_what_its_step_executes(kind: str, encoder: str, corpus_file: Path, runs_dir: Path) -> None:
     """Forward and backward, by torch's counter; with dropout, as it is timed.
 
     The backward pass is twice the forward, but that nothing is propagated to the token ids; and our loss on a CPU
     makes its gradients in the forward pass. A CPU leaves out the logits of slots that hold no token.
     """
-    given = {**settings(corpus_file, runs_dir), "benchmark_variants": "all", "benchmark_rates": "0.4,0.5"}
-    given |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "encoder": encoder}
+    named = kind.split("-")[0] if kind[:-3] in PARTIAL else "all"
+    given = {**settings(corpus_file, runs_dir), "benchmark_variants": named, "benchmark_rates": "0.4,0.5"}
+    given |= {
+        "num_hidden_layers": 3,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "encoder": encoder,
+    }
     config = make_config(given)
     data = with_vocabulary(prepare_data(config), config)
     variant = next(variant for variant in variants_of(config) if variant.name == kind)

@@ -18,6 +18,7 @@ from threeml_core.foundation.errors import ParameterError
 from threeml_core.models.counting import count_forward_flops
 from threeml_core.models.gather import take
 from threeml_core.parameters.model import num_kept
+from threeml_core.training.evaluation import masking_of
 from threeml_core.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -94,20 +95,22 @@ def test_what_is_kept() -> None:
     assert [num_kept(n, 0.5) for n in (4, 5, 512)] == [2, 3, 256]
 
 
-def test_too_few_kept_is_refused() -> None:
-    """By configuration for two special tokens; by the model for more."""
+def test_too_few_kept_is_refused(small: dict) -> None:
+    """By configuration for two special tokens; before a run for those of its data; by the model for a batch's."""
     given = {"architecture": "token_dropping", "sequence_length": 100, "mask_rate": 0.5}
     assert make_config({**given, "kept_share": 0.42}).kept_share == 0.42
-    with pytest.raises(
-        ParameterError, match=r"kept_share=0.41 keeps 41 of 100 tokens, .* are 42: raise it to .* 0.420"
-    ):
+    with pytest.raises(ParameterError, match="kept_share=0.41 keeps 41 of 100 tokens, .* 42 .*: raise it .* 0.42,"):
         make_config({**given, "kept_share": 0.41})
     rising = {**given, "mask_rate": 0.2, "mask_rate_schedule": "linear", "mask_rate_end": 0.5, "kept_share": 0.41}
-    with pytest.raises(ParameterError, match="or lower mask_rate_end$"):
+    with pytest.raises(ParameterError, match="or lower mask_rate$"):
         make_config(rising)
     for share in (0.0, 1.01):
         with pytest.raises(ParameterError, match="^kept_share=.*: expected more than 0 and at most 1$"):
             make_config({**given, "kept_share": share})
+    config = make_config({**small, "architecture": "token_dropping", "kept_share": 0.37})  # of 32 tokens 10 are masked
+    data = prepare_data(config)
+    with pytest.raises(ParameterError, match=r"keeps 12 of 32 tokens, .* holds 1\d \[MASK\]s"):
+        masking_of(config, dataclasses.replace(data, train=dataclasses.replace(data.train, max_special_tokens=4)))
     batch = batch_of()
     batch = dataclasses.replace(batch, input_ids=batch.input_ids.scatter(1, batch.keep_idx[:, :10], 2))
     with pytest.raises(ParameterError, match=r"^kept_share=0.5 keeps 12 of 24 tokens, .* holds \d+ \[MASK\]s"):
