@@ -73,7 +73,7 @@ class StudyParameters:
     sweep_steps: int = parameter(1600, "steps of each run that tunes a learning rate", COUNT)
     sweep_learning_rates: str = parameter("1e-3,2e-3,4e-3,8e-3", "learning_rate, of AdamW, is tuned over these", RATES)
     sweep_muon_learning_rates: str = parameter("0.01,0.02,0.04,0.08", "muon_learning_rate is tuned over these", RATES)
-    rivals: str = parameter("all", "10_rivals: which, such as 3ML_self-40%,token dropping-15%")
+    rivals: str = parameter("all", "12_rivals: which, such as 3ML_self-40%,token dropping-15%")
     rival_steps: str = parameter(
         "250,500,1000", "budgets: all rivals get the FLOPs of so many steps of the baseline", COUNTS
     )

@@ -29,7 +29,7 @@ AT_ONCE = 2  # notebooks: most of their time goes into importing, in one thread 
 LAST = "06_comparison"  # judges what the other notebooks found
 PERFORMANCE = "08_performance"  # measures time, so nothing else may run beside it
 _STUDY = ("04", "05", "06")  # show the study's runs
-_ALONE = ("10_rivals", "11_speedrun")  # reports by themselves, of presets that ask for them
+_ALONE = ("11_speedrun", "12_rivals")  # reports by themselves, of presets that ask for them
 
 
 def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path, list[str]]:
