@@ -174,6 +174,7 @@ def study_page(config: StudyConfig, records: Sequence[RunRecord]) -> tuple[list[
     results = find(config, None, [*stages.get("pretrain", ()), *stages.get("finetune", ())])
     found = claims(config, results, stages.get("mutual_information", ()), stages.get("benchmark", ()))
     probed, where = _probed(config, bool(stages.get("probe")))
+    probed = [claim for claim in probed if any(finding.values for finding in claim.findings)]
     said = [verdict_sentence(found, probed, where), model_sentence(results, config, records)]
     said.append(scale_sentence(config, results))
     notes = f"{first_notes(results)} The rule of the verdicts, which no result can change: "

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
+from typing import Any
 
 from threeml_core.config import StudyConfig
+from threeml_core.glue.tasks import ABLATION_TASKS
+from threeml_core.paper import RECIPES, reported_values
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
 from threeml_core.reporting.drawing import LEFT, RIGHT, draw_intervals, finish_panels
@@ -62,6 +66,19 @@ def measured(finding: Finding) -> str:
     return " ".join(filter(None, (mean, _half(found, finding), finding.unit)))
 
 
+def reported(setting: str, unit: str) -> float | None:
+    """What the paper has of a model of its efficient recipe, see `ReportedValue.setting`; None: nothing.
+
+    By unit: points, the average score (of an ablation the accuracy); nats, the perplexity; "", the speed-up.
+    """
+    values = (value for value in reported_values() if value.recipe == RECIPES[0] and value.setting == setting)
+    known = {value.metric: value.value for value in values}
+    if "=" not in setting:
+        return known.get({"points": "glue_average", "nats": "perplexity"}.get(unit, "speedup"))
+    scores = [known[metric] for task in ABLATION_TASKS if (metric := f"{task}_accuracy") in known]
+    return statistics.fmean(scores) if len(scores) == len(ABLATION_TASKS) else None
+
+
 def key_figure(results: Sequence[Result], config: StudyConfig, records: Sequence[RunRecord] | None = None) -> Figure:
     """The models of Table 3: perplexity at masked positions and average score against the speed-up in FLOPs.
 
@@ -83,8 +100,27 @@ def key_figure(results: Sequence[Result], config: StudyConfig, records: Sequence
         for axis in axes:
             axis.margins(0.22)
         against = finish_panels(axes, shown, "speed-up in FLOPs over vanilla at 15%", records)
+        in_paper = _draw_paper(axes[1], shown)
     return Figure(
         figure,
         "The models of Table 3: validation perplexity at masked positions, and average score after fine-tuning, by "
-        f"the speed-up of pre-training in FLOPs. {'; '.join(ends)}." + f" Against: {against}." * bool(against),
+        f"the speed-up of pre-training in FLOPs. {'; '.join(ends)}."
+        + f" Against: {against}." * bool(against)
+        + f" Open: the paper's, at its scores or at the edge next to them ({in_paper})." * bool(in_paper),
     )
+
+
+def _draw_paper(axis: Any, shown: Sequence[Result]) -> str:
+    """Open marks at the speed-ups and scores of the paper's models, in words as well."""
+    low, high = axis.get_ylim()
+    said = []
+    for result in shown:
+        c = result.run.config
+        speedup, score = (reported(f"{c.architecture} {c.mask_rate:g}", unit) for unit in ("", "points"))
+        if speedup is not None and score is not None:
+            y = min(max(score, low + 0.03 * (high - low)), high - 0.03 * (high - low))
+            look = {**look_of(c.architecture), "linestyle": "none", "fillstyle": "none", "markersize": 7}
+            axis.plot(speedup, y, zorder=1, **look)
+            said.append(f"{result.run.model} {speedup:.2f}, {score:.1f}")
+    axis.set_ylim(low, high)
+    return "; ".join(said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,9 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import blended_transform_factory
 
-from threeml_core.glue.tasks import ABLATION_TASKS
-from threeml_core.paper import RECIPES, reported_values
-from threeml_core.reporting.claims import measured, number_of
+from threeml_core.reporting.claims import measured, number_of, reported
 from threeml_core.reporting.style import GREY, INK, Figure, drawing
 from threeml_core.statistics.verdicts import CONTRADICTED, NOT_RUN, SUPPORTED, UNDECIDED, Claim, Finding
 
@@ -170,21 +167,11 @@ def _span(findings: Sequence[Finding]) -> tuple[float, float]:
 
 def paper_value(finding: Finding) -> float | None:
     """What the paper's own numbers give for a comparison; None: it has none."""
-    values = [value for setting in finding.settings if (value := _reported(setting, finding.unit)) is not None]
+    values = [value for setting in finding.settings if (value := reported(setting, finding.unit)) is not None]
     if len(values) != 2:
         return None
     first, second = values
     return {"points": first - second, "nats": math.log(first / second)}.get(finding.unit, second / first)
-
-
-def _reported(setting: str, unit: str) -> float | None:
-    """Of a model of the efficient recipe: average score (of an ablation accuracy), perplexity or speed-up."""
-    values = (value for value in reported_values() if value.recipe == RECIPES[0] and value.setting == setting)
-    known = {value.metric: value.value for value in values}
-    if "=" not in setting:
-        return known.get({"points": "glue_average", "nats": "perplexity"}.get(unit, "speedup"))
-    scores = [known[metric] for task in ABLATION_TASKS if (metric := f"{task}_accuracy") in known]
-    return statistics.fmean(scores) if len(scores) == len(ABLATION_TASKS) else None
 
 
 def _said(claim: Claim, by_probes: Mapping[str, Claim]) -> str:

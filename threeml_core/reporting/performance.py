@@ -131,6 +131,7 @@ def plot_realised(records: Sequence[RunRecord]) -> Figure:
             axis.plot(ends, ends, color=GREY, linestyle=":", label="the clock follows the FLOPs")
         else:
             axis.annotate("no speed is given", (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
+            axis.set(xticks=[], yticks=[])
         axis.set(xlabel="speed-up over vanilla-15% in executed FLOPs", ylabel="speed-up by the clock")
         legend_below([axis], 3)
     said = ", ".join(f"{of.label} {of.over_vanilla.value:.2f}" for of in found if of.name != speeds.BASELINE)

@@ -18,6 +18,7 @@ from threeml_core.config import make_config
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.reporting.answer import clock_sentences, first_page, model_sentence, scale, scale_sentence
 from threeml_core.reporting.answer import verdict_sentence as said
+from threeml_core.reporting.claims import key_figure
 from threeml_core.reporting.forest import MARKS, forest_plot, paper_value
 from threeml_core.reporting.style import FIGURE, Figure
 from threeml_core.runs.archive import SESSIONS, from_records, read_archive
@@ -119,6 +120,12 @@ def test_the_papers_values() -> None:
     depth = "self 0.4 decoder_num_hidden_layers="
     assert value("points", f"{depth}2", f"{depth}8") == pytest.approx((84.0 + 91.6 + 91.2 - 82.8 - 90.7 - 91.0) / 3)
     assert value("points", "self 0.4", "self 0.41") is None and value("points") is None
+
+
+def test_the_papers_models_are_open_marks(outcomes: list[Result]) -> None:
+    alt = key_figure(outcomes, LARGE).alt
+    assert "Open: the paper's, at its scores or at the edge next to them (vanilla-15% 1.00, 84.3; " in alt
+    assert "3ML_self-50% 1.47, 85.0" in alt
 
 
 def test_a_first_page_of_each_report(tmp_path: Path) -> None:
