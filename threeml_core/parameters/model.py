@@ -44,7 +44,7 @@ class ModelParameters:
 
     STAGES = "pretrain benchmark plan"
 
-    architecture: str = parameter("self", "vanilla, 3ML_self, 3ML_cross, or a rival", one_of(ARCHITECTURES))
+    architecture: str = parameter("self", "the model", one_of(ARCHITECTURES))
     encoder: str = parameter(
         "roberta",
         "encoder and decoder layers: RoBERTa's, or ModernBERT's (RoPE, GeGLU, no biases)",
