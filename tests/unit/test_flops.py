@@ -226,3 +226,24 @@ def test_the_steps_of_an_equal_budget_with_a_schedule() -> None:
     assert [model.mask_rate_schedule for model in models] == ["linear", "constant", "linear"]
     for model in models:
         assert flops.forward_flops(model) * model.max_steps == pytest.approx(baseline, rel=2e-4)
+
+
+@pytest.mark.parametrize("architecture", ["vanilla", "self", "cross"])
+@pytest.mark.parametrize("encoder", ["roberta", "modernbert"])
+def test_muons_products_are_those_of_the_matrices_that_it_trains(architecture: str, encoder: str) -> None:
+    import torch
+
+    from threeml_core.models.build import build_model
+    from threeml_core.training.optim import FUSED, hidden_matrices
+
+    given = {"num_hidden_layers": 3, "hidden_size": 48, "decoder_hidden_size": 24, "decoder_num_hidden_layers": 2}
+    config = make_config({**given, "architecture": architecture, "encoder": encoder, "optimizer": "muon"})
+    with torch.device("meta"):
+        model = build_model(config, 300)
+    expected = 0
+    for name, matrix in hidden_matrices(model).items():
+        parts = next((count for end, count in FUSED.items() if name.endswith(end)), 1)
+        m, n = sorted((matrix.shape[0] // parts, matrix.shape[1]))
+        expected += parts * 5 * (4 * m * m * n + 2 * m**3)
+    assert flops.optimizer_flops(config) == expected
+    assert flops.optimizer_flops(config.replace(optimizer="adamw")) == 0

@@ -34,14 +34,15 @@ def code_cells(path: Path) -> list:
 
 
 def parameters_cell(names: Iterable[str]) -> str:
-    """What the first cell of a notebook has to be that shows these parameters: a line each, with the value of tiny."""
+    """What the first cell of a notebook has to be: a line for each parameter with its value in tiny."""
     lines = []
     for name in names:
         about, value = PARAMETERS[name].metadata, getattr(TINY, name)
         choices = " | ".join(about["allowed"].choices if about["allowed"] else ())
         shown = json.dumps(value) if isinstance(value, str) else repr(value)
-        comment = f"{about['meaning']}{': ' * bool(choices)}{choices}"
-        lines.append(f"{name}: {type_of(name)[0].__name__} = {shown}  # {comment}")
+        line = f"{name}: {type_of(name)[0].__name__} = {shown}  # {about['meaning']}"
+        whole = f"{line}: {choices}"
+        lines.append(whole if choices and len(whole) <= 120 else line)  # docs/parameters.md has them all
     return "\n".join(lines)
 
 
