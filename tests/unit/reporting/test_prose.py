@@ -56,9 +56,14 @@ def test_the_probes() -> None:
     ]
     verdicts = {claim.name[:2]: claim.verdict for claim in probe_claims(config, results, found)}
     text = (PROJECT_ROOT / "docs" / "probing.md").read_text(encoding="utf-8")
-    assert "the paper's C1 and C3 hold and C2 does not" in text
-    assert (verdicts["C1"], verdicts["C2"], verdicts["C3"]) == ("supported", "contradicted", "supported")
-    seconds = [record.timing["seconds"] for seeds in found.models.values() for record in seeds.values()]
+    assert "the paper's C1 and C3 hold and C2 and C5 do not, C4 and C6 are undecided" in text
+    words = {"C1": "supported", "C3": "supported", "C2": "contradicted", "C5": "contradicted"}
+    assert verdicts == {**words, "C4": "undecided", "C6": "undecided"}
+    wide = found.score("3ML_self-40%, decoder width 96", "upos").mean
+    assert wide > found.score("vanilla-40%", "upos").mean  # "as much of parts of speech"
+    # Table 2's models were probed beside other work
+    timed = [seeds for model, seeds in found.models.items() if "," not in model]
+    seconds = [record.timing["seconds"] for seeds in timed for record in seeds.values()]
     said = f"{min(seconds):.1f} to {max(seconds):.1f} s on one core"
     assert said in (PROJECT_ROOT / "docs" / "performance.md").read_text(encoding="utf-8") and max(seconds) < 90
 
