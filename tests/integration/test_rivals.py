@@ -73,7 +73,7 @@ def test_all_get_the_same_flops_and_the_records_say_the_same(given: dict[str, ob
 def test_without_runs_the_page_says_so(given: dict[str, object]) -> None:
     config = make_config({**given, "plan_only": True})
     race = run_rivals(config)
-    assert shown.answer(race) == "Nothing has been run yet." and race.probes is None
+    assert shown.answer(race) == ["Nothing has been run yet."] and race.probes is None
     assert "not run" in str(shown.comparison_table(race)) and "not run" in shown.plot_scores(race, config).alt
     assert not any(
         map(math.isfinite, [mean_loss({}, r) for of in race.raced for s in of.swept for r in s.ended.values()])

@@ -16,6 +16,8 @@ from threeml_core.reporting.forest import PROBES, forest_plot
 from threeml_core.reporting.notes import first_notes
 from threeml_core.reporting.performance import noise_statement, speed_comparison
 from threeml_core.reporting.references import AVERAGE, WORDS, references
+from threeml_core.reporting.rivals import answer as rivals_answer
+from threeml_core.reporting.rivals import comparison_table, plot_scores
 from threeml_core.reporting.speedrun import answer as speedrun_answer
 from threeml_core.reporting.speedrun import ladder_table
 from threeml_core.reporting.style import Figure
@@ -26,9 +28,16 @@ from threeml_core.statistics.verdicts import CONTRADICTED, NOT_RUN, SUPPORTED, U
 from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
 from threeml_core.study.results import Result, averages
+from threeml_core.study.rivals import read_race
 from threeml_core.study.rungs import climbed, read_sweep
 
-FINDINGS = {"06_comparison": "study", "09_probing": "probes", "11_speedrun": "speedrun", "08_performance": "clock"}
+FINDINGS = {
+    "06_comparison": "study",
+    "09_probing": "probes",
+    "11_speedrun": "speedrun",
+    "12_rivals": "rivals",
+    "08_performance": "clock",
+}
 """Page -> what a report that has it is about; the first of them counts."""
 
 
@@ -148,8 +157,9 @@ def model_sentence(results: Sequence[Result], config: StudyConfig, records: Sequ
 
 
 def difference_sentence(found: Sequence[Claim]) -> str:
-    """What the claims compare, with the mean differences and their intervals."""
-    findings = [finding for claim in found for finding in claim.findings if finding.values]
+    """The comparisons that decided a claim, with the mean differences and their intervals; else all of them."""
+    decided = [f for claim in found for f in claim.findings if claim.verdict == f.verdict in (SUPPORTED, CONTRADICTED)]
+    findings = decided or [finding for claim in found for finding in claim.findings if finding.values]
     return f"Mean accuracy: {'; '.join(f'{of.what} {measured(of)}' for of in findings) or NOT_RUN}."
 
 
@@ -216,6 +226,11 @@ def first_page(
         ladder = climbed(config, read_sweep(config))
         tried = [result for rung in ladder for result in rung.results if result.ended]
         return [*speedrun_answer(ladder)[:2], scale_sentence(config, tried)], [ladder_table(ladder)]
+    if about == "rivals":
+        race = read_race(config)
+        largest = [result for of in race.raced for result in of.results[-1:] if result.ended]
+        said = [*rivals_answer(race), scale_sentence(config, largest)]
+        return said, [plot_scores(race, config), comparison_table(race)] if largest else []
     if about == "clock":
         sessions = [record for record in records if record.stage == "benchmark"]
         if not sessions and (committed / SESSIONS).exists():

@@ -40,10 +40,10 @@ from threeml_core.study.rungs import TUNED, clock_record
 _SAID = {SUPPORTED: "better", CONTRADICTED: "worse", UNDECIDED: "undecided"}
 
 
-def answer(race: Race) -> str:
-    """Who is better or worse than the baseline at the largest budget, by the rule of the design."""
+def answer(race: Race) -> list[str]:
+    """Who is better or worse than the baseline at the largest budget, by the rule of the design; a sentence each."""
     if not any(result.pretraining for of in race.raced for result in (*of.swept, *of.results)):
-        return "Nothing has been run yet."
+        return ["Nothing has been run yet."]
     judged, said = _judged(race), []
     for name in dict.fromkeys(name for _, name in judged):
         parts = []
@@ -55,7 +55,7 @@ def answer(race: Race) -> str:
         f"{rival} ({what}: {word})" for (rival, what), (_, word) in judged.items() if word in ("better", "worse")
     ]
     said.append(f"Corrected for all comparisons together: {'; '.join(certain) or 'none is decided'}.")
-    return " ".join(said)
+    return said
 
 
 def _judged(race: Race) -> dict[tuple[str, str], tuple[str, str]]:

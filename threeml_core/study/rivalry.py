@@ -5,35 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from threeml_core.benchmark.clock import measure_steps
-from threeml_core.config import DATA_PARAMETERS, StudyConfig
+from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import prepare_data
-from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.log import Log, print_line
-from threeml_core.information.ledger import probe_records
 from threeml_core.information.probing import run_probing
 from threeml_core.information.questions import questions_of
 from threeml_core.information.rates import rate_matrix
 from threeml_core.parameters.glue import RANDOM as RANDOM_WEIGHTS
-from threeml_core.runs.ledger import find
 from threeml_core.runs.record import RunRecord
 from threeml_core.runs.sweep import run_jobs
 from threeml_core.study.experiment import StudyRun
 from threeml_core.study.probes import RANDOM, Probes
 from threeml_core.study.results import Result
 from threeml_core.study.rivals import (
-    LOSSES,
     Race,
     Raced,
     budget_runs,
+    check_rates,
     chosen_rivals,
+    encoders_of,
     losses_of,
+    probes_of_encoders,
     raced,
+    read_race,
     sweep_runs,
     swept_results,
     timed,
 )
 from threeml_core.study.run import pretrain_job
-from threeml_core.study.rungs import clock_record
 
 
 def run_rivals(config: StudyConfig, log: Log = print_line) -> Race:
@@ -43,12 +42,9 @@ def run_rivals(config: StudyConfig, log: Log = print_line) -> Race:
         StudyError: no such rival, `probe_rates` without those that are compared, bad text, before any run starts.
     """
     rivals = chosen_rivals(config)
-    if missing := [rate for rate in LOSSES if float(rate) not in config.listed("probe_rates")]:
-        raise ParameterError(f"probe_rates={config.probe_rates!r}: {missing[0]} is compared here, put it among them")
+    check_rates(config)
     if config.plan_only:
-        losses = losses_of(find(config, "rates", (*DATA_PARAMETERS, "probe_rates")))
-        found = raced(config, rivals, losses, clock_record(config, timed(config, rivals)))
-        return Race(found, _probed(config, found, log))
+        return read_race(config)
     data = prepare_data(config, log)
     questions_of(config, log)  # or an error, before hours of training
 
@@ -75,41 +71,9 @@ def _ended(results: Sequence[Result]) -> list[RunRecord]:
 
 def _probed(config: StudyConfig, found: Sequence[Raced], log: Log) -> Probes | None:
     """Encoders of the largest budget, and the baseline's with random weights; None: nothing is there."""
-    asked: list[tuple[str, int, RunRecord]] = []
-    for of in found:
-        ended = of.results[-1].ended if of.results else {}
-        for name in (of.rival.name, *([RANDOM] if of is found[0] else [])):
-            asked += [(name, seed, record) for seed, record in ended.items()]
-    if not asked:
+    if not (asked := encoders_of(found)):
         return None
-    answers: list[RunRecord | None]
-    if config.plan_only:
-        try:
-            words, *there = probe_records(config)
-        except ParameterError:
-            return None
-        answers = [_answer(there, run, seed if name == RANDOM else None) for name, seed, run in asked]
-    else:
-        folders = [f"{config.runs_dir}/{run.stage}/{run.run_id}/encoder" for _, _, run in asked]
-        checkpoints = [RANDOM_WEIGHTS * (asked[i][0] == RANDOM) + folder for i, folder in enumerate(folders)]
-        words, *done = run_probing(config, checkpoints, [seed for _, seed, _ in asked], log)
-        answers = list(done)
-    models: dict[str, dict[int, RunRecord]] = {}
-    for (name, seed, _), answer in zip(asked, answers, strict=True):
-        if answer is not None:
-            models.setdefault(name, {})[seed] = answer
-    return Probes(words, models, {})
-
-
-def _answer(there: Sequence[RunRecord], run: RunRecord, weights_seed: int | None) -> RunRecord | None:
-    """The newest record of a run's encoder, or of one of its size with the random weights of a seed."""
-    if weights_seed is None:
-        found = [record for record in there if record.data["run"] == run.run_id and not record.data["is_random"]]
-    else:
-        known = run.data["encoder_parameters"]
-        found = [
-            record
-            for record in there
-            if record.identity["weights_seed"] == weights_seed and record.data["parameters"] == known
-        ]
-    return found[-1] if found else None
+    folders = [f"{config.runs_dir}/{run.stage}/{run.run_id}/encoder" for _, _, run in asked]
+    checkpoints = [RANDOM_WEIGHTS * (asked[i][0] == RANDOM) + folder for i, folder in enumerate(folders)]
+    words, *answers = run_probing(config, checkpoints, [seed for _, seed, _ in asked], log)
+    return probes_of_encoders(words, asked, answers)

@@ -16,16 +16,25 @@ import numpy as np
 from threeml_core import flops
 from threeml_core.benchmark.speeds import BASELINE as TURNS_BASELINE
 from threeml_core.benchmark.speeds import Timed
-from threeml_core.config import StudyConfig, at_constant_rate, executed_parameters, executed_rate, variant
+from threeml_core.config import (
+    DATA_PARAMETERS,
+    StudyConfig,
+    at_constant_rate,
+    executed_parameters,
+    executed_rate,
+    variant,
+)
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import fingerprint
+from threeml_core.information.ledger import probe_records
+from threeml_core.runs.ledger import find
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Claim, Finding
 from threeml_core.study.experiment import Changes, Experiment, StudyRun
 from threeml_core.study.ledger import results_of
-from threeml_core.study.probes import Probes, compared
+from threeml_core.study.probes import RANDOM, Probes, compared
 from threeml_core.study.results import Result
-from threeml_core.study.rungs import TUNED, turns_of
+from threeml_core.study.rungs import TUNED, clock_record, turns_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,3 +314,62 @@ def swept_results(
     of_rivals = [sweep_runs(config, rival) for rival in rivals]
     results = iter(results_of(config, itertools.chain(*of_rivals), records, any_text=records is not None))
     return [list(itertools.islice(results, len(runs))) for runs in of_rivals]
+
+
+def check_rates(config: StudyConfig) -> None:
+    """Refuse `probe_rates` that lack one of `LOSSES`, with a `ParameterError`."""
+    if missing := [rate for rate in LOSSES if float(rate) not in config.listed("probe_rates")]:
+        raise ParameterError(f"probe_rates={config.probe_rates!r}: {missing[0]} is compared here, put it among them")
+
+
+Asked = tuple[str, int, RunRecord]
+"""A model (a rival, or random weights), a seed, and the pre-training whose encoder is probed, or has its size."""
+
+
+def encoders_of(found: Sequence[Raced]) -> list[Asked]:
+    """What is probed: the encoders of the largest budget, and the baseline's with random weights."""
+    asked: list[Asked] = []
+    for of in found:
+        ended = of.results[-1].ended if of.results else {}
+        for name in (of.rival.name, *([RANDOM] if of is found[0] else [])):
+            asked += [(name, seed, run) for seed, run in ended.items()]
+    return asked
+
+
+def probes_of_encoders(words: RunRecord, asked: Sequence[Asked], answers: Sequence[RunRecord | None]) -> Probes:
+    """What the probes found; None: that encoder was not probed."""
+    models: dict[str, dict[int, RunRecord]] = {}
+    for (name, seed, _), answer in zip(asked, answers, strict=True):
+        if answer is not None:
+            models.setdefault(name, {})[seed] = answer
+    return Probes(words, models, {})
+
+
+def read_race(config: StudyConfig) -> Race:
+    """What the records say, as far as there are any.
+
+    Raises:
+        ParameterError: see `chosen_rivals`, `check_rates`.
+    """
+    rivals = chosen_rivals(config)
+    check_rates(config)
+    losses = losses_of(find(config, "rates", (*DATA_PARAMETERS, "probe_rates")))
+    found = raced(config, rivals, losses, clock_record(config, timed(config, rivals)))
+    asked = encoders_of(found)
+    try:
+        words, *there = probe_records(config)
+    except ParameterError:
+        return Race(found, None)
+    answers = [_answer(there, run, seed if name == RANDOM else None) for name, seed, run in asked]
+    return Race(found, probes_of_encoders(words, asked, answers) if asked else None)
+
+
+def _answer(there: Sequence[RunRecord], run: RunRecord, weights_seed: int | None) -> RunRecord | None:
+    """The newest record of a run's encoder, or of one of its size with the random weights of a seed."""
+    if weights_seed is None:
+        found = [record for record in there if record.data["run"] == run.run_id and not record.data["is_random"]]
+    else:
+        size = run.data["encoder_parameters"]
+        alike = [record for record in there if record.data["parameters"] == size]
+        found = [record for record in alike if record.identity["weights_seed"] == weights_seed]
+    return found[-1] if found else None

@@ -137,7 +137,9 @@ def test_a_first_page_of_each_report(tmp_path: Path) -> None:
         assert 1 <= len(sentences) <= 3 and shown
         assert sentences[-1].startswith(f"Scale: preset {preset}, encoders of 4 layers × 96")
         if preset == "small":
-            assert "C2 is contradicted" in sentences[0] and "a bag of words scores 45.9, more than" in sentences[1]
+            assert (
+                "C2 and C5 are contradicted" in sentences[0] and "a bag of words scores 45.9, more than" in sentences[1]
+            )
         if preset == "small-probes":
             assert sentences[0].endswith("encoders judge C1 and C3 are supported and C2 is contradicted.")
             assert "3ML_self-40% - vanilla-40% -3.4 ± 1.9 points" in sentences[1]

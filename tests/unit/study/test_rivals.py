@@ -136,7 +136,7 @@ def test_a_lower_loss_and_a_higher_accuracy_are_better(shift: float, word: str) 
     known = [0.60, 0.62, 0.64]
     accuracies = [0.60 - shift + 0.02, 0.62 - shift, 0.64 - shift - 0.02]
     probes = probed({"vanilla-40%": known, "3ML_self-40%": accuracies, RANDOM: [0.2, 0.2, 0.2]})
-    said = shown.answer(Race([base, rival], probes))
+    said = " ".join(shown.answer(Race([base, rival], probes)))
     for name in ("probes", "loss at 15%", "loss at 40%"):
         assert f"By {name}, against vanilla-40% at equal FLOPs: {word}: 3ML_self-40%." in said
     assert Race([base, rival], probes).findings(rival, base)["probes"].values == pytest.approx(
@@ -157,7 +157,7 @@ def test_a_seed_that_diverged_is_said_and_nothing_else_is_hidden() -> None:
     assert [row[1] for row in shown.comparison_table(race).rows] == ["3", "2 of 3"]
     assert len(race.findings(rival, base)["loss at 15%"].values) == 2
     none = Race([base, dataclasses.replace(rival, results=[])], None)
-    assert "not run: vanilla-15%" in shown.answer(none) and "not run" in str(shown.comparison_table(none))
+    assert "not run: vanilla-15%" in shown.answer(none)[0] and "not run" in str(shown.comparison_table(none))
 
 
 def test_a_rival_stands_beside_the_vanilla_model_that_masks_alike() -> None:
