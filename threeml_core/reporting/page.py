@@ -86,6 +86,11 @@ class Page:
     summary: str  # first paragraph, plain text
     notebook: Any
 
+    @property
+    def number(self) -> str:
+        """Of a notebook, with which its name begins; "" of a document."""
+        return self.source[:2] if self.source[:2].isdigit() else ""
+
 
 def read_page(path: Path) -> Page:
     """An executed notebook, or a document without its comments, as a page.

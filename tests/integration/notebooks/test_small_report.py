@@ -123,3 +123,19 @@ def test_no_text_of_others_in_it() -> None:
         for values in json.loads(line)["lines"]:
             assert all(isinstance(value, int | float) for value in values.values())
     assert "this page is made of records, which hold no text" in (REPORT / "01_prepare_data.html").read_text()
+
+
+def test_pages_lead_from_one_to_the_next(again: Path) -> None:
+    """By numbers as the notebooks', and every page is reached from the first."""
+    contents = re.findall(r'<a href="([\w-]+\.html)"><span class="page-number">(\d\d)</span>', _page(again, "index"))
+    assert [number for _, number in contents] == [href[:2] for href, _ in contents] and len(contents) > 9
+    way, href = [], contents[0][0]
+    while href:
+        way.append(href)
+        found = re.findall(r'<a rel="next" href="([\w-]+\.html)">', _page(again, href.removesuffix(".html")))
+        href = found[0] if found else ""
+    assert way == [*(href for href, _ in contents), "design.html", "findings.html"]
+
+
+def _page(folder: Path, name: str) -> str:
+    return (folder / f"{name}.html").read_text(encoding="utf-8")
