@@ -132,7 +132,7 @@ def test_pages_lead_from_one_to_the_next(again: Path) -> None:
     way, href = [], contents[0][0]
     while href:
         way.append(href)
-        found = re.findall(r'<a rel="next" href="([\w-]+\.html)">', _page(again, href.removesuffix(".html")))
+        found = re.findall(r'<a href="([\w-]+\.html)" rel="next">', _page(again, href.removesuffix(".html")))
         href = found[0] if found else ""
     assert way == [*(href for href, _ in contents), "design.html", "findings.html"]
 
