@@ -34,6 +34,7 @@ SETTINGS = {
     "logging_steps": 5,
     "eval_steps": 20,
     "max_eval_sequences": 32,
+    "bf16": False,  # left open it is measured, and on a busy machine not always with one result
 }
 
 PLACES = {

@@ -1276,7 +1276,7 @@ BAD_INPUTS = [
     BadInput(
         "rates", "a mask rate of 1.5 in a benchmark", {"benchmark_rates": "0.5,1.5"}, "mask_rate=1.5", "benchmark"
     ),
-    BadInput("page", "a page that does not exist", {"pages": "12"}, "pages='12': no notebook 12", "report"),
+    BadInput("page", "a page that does not exist", {"pages": "13"}, "pages='13': no notebook 13", "report"),
     BadInput("page-none", "no page", {"pages": ""}, "pages='' is empty", "report"),
     BadInput("page-comma", "a comma and no page", {"pages": "00,"}, "no notebook ''", "report"),
     BadInput("report-preset", "a report of an unknown preset", {"preset": "smal"}, "did you mean 'small'?", "report"),
@@ -1291,6 +1291,18 @@ FAULTS = [
         "each start goes on after the last saved step",
         "weights and metrics end equal, bit for bit, to those of an undisturbed run; nothing half-written is left",
         "tests/integration/test_chaos.py::test_killed_runs_end_as_an_undisturbed_one",
+    ),
+    Fault(
+        "a rival that is not known, mask rates or treebanks that the comparison lacks",
+        "one line, before the first of its runs",
+        "everything",
+        "tests/integration/test_rivals.py::test_bad_input_is_one_line_before_any_run",
+    ),
+    Fault(
+        "a rival whose run diverges with a seed, or at every learning rate",
+        "the page says how many seeds ended, or that it was not run",
+        "all other rivals' results",
+        "tests/unit/study/test_rivals.py::test_a_seed_that_diverged_is_said_and_nothing_else_is_hidden",
     ),
     Fault(
         "SIGTERM to a pre-training, as schedulers send it",

@@ -169,7 +169,7 @@ def test_probes_find_the_same(cluster: Any, small: dict, encoders: dict[str, Pat
         )
 
     remote, here = probed("ray"), probed("inline")
-    assert "Ray: 2 hosts, 2 CPUs, 0 GPUs" in lines
+    assert any(line.startswith("Ray: ") for line in lines)
     for one, other in zip(remote, here, strict=True):
         assert (one.run_id, one.identity, one.data) == (other.run_id, other.identity, other.data)
         assert one.metrics == other.metrics

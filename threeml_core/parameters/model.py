@@ -44,7 +44,7 @@ class ModelParameters:
 
     STAGES = "pretrain benchmark plan"
 
-    architecture: str = parameter("self", "the model", one_of(ARCHITECTURES))
+    architecture: str = parameter("self", "which model", one_of(ARCHITECTURES))
     encoder: str = parameter(
         "roberta",
         "encoder and decoder layers: RoBERTa's, or ModernBERT's (RoPE, GeGLU, no biases)",

@@ -66,6 +66,7 @@ def test_there_are_notebooks() -> None:
         "09_probing",
         "10_your_own_text",
         "11_speedrun",
+        "12_rivals",
     ]
 
 

@@ -389,5 +389,5 @@ def test_pages_of_a_report() -> None:
     assert names(preset="benchmark") == ["08_performance"]
     assert names(pages="8, 00") == ["00_basic_idea", "00_cost_model", "08_performance"]
     assert names(pages=7) == ["07_mutual_information"]  # as papermill passes `-p pages 7`
-    with pytest.raises(ParameterError, match="pages='12': no notebook 12"):
-        names(pages="12")
+    with pytest.raises(ParameterError, match="pages='13': no notebook 13"):
+        names(pages="13")
