@@ -65,7 +65,7 @@ def test_all_get_the_same_flops_and_the_records_say_the_same(given: dict[str, ob
     assert [row[0] for row in shown.cost_table(race, config).rows] == CHOSEN
     assert len(shown.comparison_table(race).rows) == 4 and len(shown.curve_table(race, config, "0.4").rows) == 4
     assert "0.004" in str(shown.tuning_table(race)) and "edge" in str(shown.tuning_table(race))
-    assert "token dropping-40% at 15%: " in shown.plot_curves(race).alt
+    assert "token dropping-40% at 15%: " in shown.plot_curves(race, config).alt
     part = run_rivals(config.replace(plan_only=True, rivals="MAE-LM-15%"))  # the clock of all is that of some
     assert [list(of.turns) for of in part.raced if of.turns is not None] == [list(of.turns) for of in race.raced[:2]]
 

@@ -170,11 +170,22 @@ def curve_table(race: Race, config: StudyConfig, rate: str) -> Table:
             for i, budget in enumerate(budgets(config))
         }
         rows.append({"Rival": of.rival.name, **columns})
+    if float(rate) == config.eval_mask_rate and (unigram := _unigram_loss(race)) is not None:
+        rows.append({"Rival": "unigram"} | {f"{budget:,} steps": f"{unigram:.3f}" for budget in budgets(config)})
     return Table(
         rows,
         f"Masked loss at {float(rate):.0%}, nats, with the FLOPs of so many steps of {race.raced[0].rival.name}; mean "
         "over seeds with its 95% interval",
     )
+
+
+def _unigram_loss(race: Race) -> float | None:
+    """Masked loss of the unigram on the corruption that runs are validated on, nats; None: nothing was run."""
+    known = [of for raced in race.raced for result in raced.swept for of in result.metric(_UNIGRAM).values()]
+    return math.log(known[0]) if known else None
+
+
+_UNIGRAM = "unigram_perplexity_masked"
 
 
 def tuning_table(race: Race) -> Table:
@@ -200,7 +211,7 @@ def tuning_table(race: Race) -> Table:
     )
 
 
-def plot_curves(race: Race) -> Figure:
+def plot_curves(race: Race, config: StudyConfig) -> Figure:
     """Masked loss against FLOPs, and against core-seconds by the clock in turns; a row for each common corruption."""
     looks, said = _looks(race), []
     with drawing(2 * len(LOSSES), height=3.2, per_row=2) as (figure, axes):
@@ -219,13 +230,16 @@ def plot_curves(race: Race) -> Figure:
                     second = float(np.median(of.turns))
                     by_time.plot([second * result.run.config.max_steps for result, _ in known], means, **look)
                 said.append(f"{of.rival.name} at {float(rate):.0%}: {means[0]:.2f} to {means[-1]:.2f}")
+            if float(rate) == config.eval_mask_rate and (unigram := _unigram_loss(race)) is not None:
+                for axis in (by_flops, by_time):
+                    axis.axhline(unigram, color=GREY, linestyle=":")
             by_flops.set(xscale="log", xlabel="training FLOPs", ylabel=f"masked loss at {float(rate):.0%}, nats")
             by_time.set(xscale="log", xlabel="core-seconds, by the clock in turns")
         legend_below(axes[:1], 3)
     return Figure(
         figure,
         "Masked loss on held-out text, with the same corruption for all, against training FLOPs and against time; mean "
-        f"over seeds. From the smallest to the largest budget: {'; '.join(said) or NOT_RUN}.",
+        f"over seeds; dotted the unigram's. From the smallest to the largest budget: {'; '.join(said) or NOT_RUN}.",
     )
 
 
