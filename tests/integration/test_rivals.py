@@ -62,6 +62,9 @@ def test_all_get_the_same_flops_and_the_records_say_the_same(given: dict[str, ob
     assert [of.memory for of in again.raced] == [of.memory for of in race.raced]
     assert [list(of.turns) for of in again.raced if of.turns is not None] == [list(of.turns) for of in race.raced]
     assert again.probes is not None and again.probes.models == race.probes.models
+    assert again.examined == race.examined and len(race.examined) == 4 * (2 + 4)
+    behind = str(shown.exams_table(race))  # an archive has the records that a page names
+    assert all(name in behind for name in race.examined.values()) and race.probes.words.run_id in behind
     assert [row[0] for row in shown.cost_table(race, config).rows] == CHOSEN
     assert len(shown.comparison_table(race).rows) == 4 and len(shown.curve_table(race, config, "0.4").rows) == 4
     assert "0.004" in str(shown.tuning_table(race)) and "edge" in str(shown.tuning_table(race))

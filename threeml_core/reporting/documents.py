@@ -21,6 +21,8 @@ from threeml_core.reporting import cells
 from threeml_core.reporting.claims import claim_table, finding_table
 from threeml_core.reporting.probing import difference_table as probe_difference_table
 from threeml_core.reporting.probing import probe_table
+from threeml_core.reporting.rivals import comparison_table as rivals_table
+from threeml_core.reporting.rivals import cost_table
 from threeml_core.reporting.scaling import scaling_table
 from threeml_core.reporting.speedrun import ladder_table, sweep_table
 from threeml_core.reporting.table import MISSING, Table
@@ -33,12 +35,14 @@ from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
 from threeml_core.study.probes import Probes, probe_claims, probes_of, results_to_probe
 from threeml_core.study.results import Downstream, Result, averages
+from threeml_core.study.rivals import read_race
 from threeml_core.study.rungs import climbed, read_sweep
 
 DOCUMENTS = (
     "README.md",
     "docs/performance.md",
     "docs/probing.md",
+    "docs/rivals.md",
     "reports/small/FINDINGS.md",
 )  # files of the project that hold such tables
 
@@ -168,6 +172,8 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "words": _words,
     "ladder": _ladder,
     "sweep": _sweep,
+    "rivals": lambda study: rivals_table(read_race(study.config)),
+    "rivals-cost": lambda study: cost_table(read_race(study.config), study.config),
     "probes": lambda study: probe_table(_probes(study.config)),
     "probe-claims": lambda study: claim_table(judged_by_probes(study.config)),
     "probe-differences": lambda study: probe_difference_table(_probes(study.config)),

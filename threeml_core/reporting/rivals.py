@@ -289,6 +289,23 @@ def clock_statement(race: Race, config: StudyConfig) -> str:
     return clock_said(clock_record(config, timed(config, [of.rival for of in race.raced])), "the baseline")
 
 
+def exams_table(race: Race) -> Table:
+    """The records of losses and probes behind the page."""
+    rows = []
+    for of in race.raced:
+        for result in (*of.swept, *of.results):
+            for seed, run in result.ended.items():
+                row = {"Rival": of.rival.name, "Steps": f"{result.run.config.max_steps:,}", "Seed": f"{seed}"}
+                rows.append({**row, "Run": run.run_id, "Losses": race.examined.get(run.run_id, NOT_RUN)})
+    models = race.probes.models if race.probes else {}
+    for name, records in models.items():
+        for seed, record in records.items():
+            rows.append({"Rival": name, "Seed": f"{seed}", "Run": record.data["run"], "Probes": record.run_id})
+    if race.probes:
+        rows.append({"Rival": "words alone", "Probes": race.probes.words.run_id})
+    return Table(rows or [{"Records": NOT_RUN}], "Records of losses and probes", folded=True)
+
+
 def runs(race: Race) -> list[Any]:
     """All results, for `commands.study_runs_table`."""
     return [result for of in race.raced for result in (*of.swept, *of.results)]

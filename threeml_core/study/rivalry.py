@@ -54,15 +54,16 @@ def run_rivals(config: StudyConfig, log: Log = print_line) -> Race:
 
     records = train([run for rival in rivals for run in sweep_runs(config, rival)])
     tuned = swept_results(config, rivals, records)
-    losses = losses_of(rate_matrix(config, [record for of in tuned for record in _ended(of)], log))
+    rates = rate_matrix(config, [record for of in tuned for record in _ended(of)], log)
+    losses = losses_of(rates)
     pairs = list(zip(rivals, tuned, strict=True))
     records += train([run for rival, of in pairs for run in budget_runs(config, rival, of, losses)])
     found = raced(config, rivals, losses, None, records)
-    losses |= losses_of(rate_matrix(config, [record for of in found for record in _ended(of.results)], log))
-    found = raced(config, rivals, losses, None, records)
+    rates += rate_matrix(config, [record for of in found for record in _ended(of.results)], log)
     probes = _probed(config, found, log)
     clock = measure_steps(config, timed(config, rivals), log, memory=True)
-    return Race(raced(config, rivals, losses, clock, records), probes)
+    found = raced(config, rivals, losses_of(rates), clock, records)
+    return Race(found, probes, {record.data["run"]: record.run_id for record in rates})
 
 
 def _ended(results: Sequence[Result]) -> list[RunRecord]:

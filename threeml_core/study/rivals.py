@@ -223,10 +223,17 @@ class Raced:
 
 @dataclasses.dataclass(frozen=True)
 class Race:
-    """What the rivals gave, and what probes found of their encoders at the largest budget (None: not probed)."""
+    """What the rivals gave.
+
+    Attributes:
+        raced: each of them, the baseline first.
+        probes: what was found of their encoders at the largest budget; None: not probed.
+        examined: run -> the record of its masked losses.
+    """
 
     raced: Sequence[Raced]
     probes: Probes | None
+    examined: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def of(self, name: str) -> Raced | None:
         """That of a rival; None: it does not take part."""
@@ -353,15 +360,16 @@ def read_race(config: StudyConfig) -> Race:
     """
     rivals = chosen_rivals(config)
     check_rates(config)
-    losses = losses_of(find(config, "rates", (*DATA_PARAMETERS, "probe_rates")))
-    found = raced(config, rivals, losses, clock_record(config, timed(config, rivals)))
+    rates = find(config, "rates", (*DATA_PARAMETERS, "probe_rates"))
+    examined = {record.data["run"]: record.run_id for record in rates}
+    found = raced(config, rivals, losses_of(rates), clock_record(config, timed(config, rivals)))
     asked = encoders_of(found)
     try:
         words, *there = probe_records(config)
     except ParameterError:
-        return Race(found, None)
+        return Race(found, None, examined)
     answers = [_answer(there, run, seed if name == RANDOM else None) for name, seed, run in asked]
-    return Race(found, probes_of_encoders(words, asked, answers) if asked else None)
+    return Race(found, probes_of_encoders(words, asked, answers) if asked else None, examined)
 
 
 def _answer(there: Sequence[RunRecord], run: RunRecord, weights_seed: int | None) -> RunRecord | None:
