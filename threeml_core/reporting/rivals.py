@@ -293,17 +293,18 @@ def exams_table(race: Race) -> Table:
     """The records of losses and probes behind the page."""
     rows = []
     for of in race.raced:
-        for result in (*of.swept, *of.results):
-            for seed, run in result.ended.items():
-                row = {"Rival": of.rival.name, "Steps": f"{result.run.config.max_steps:,}", "Seed": f"{seed}"}
-                rows.append({**row, "Run": run.run_id, "Losses": race.examined.get(run.run_id, NOT_RUN)})
-    models = race.probes.models if race.probes else {}
-    for name, records in models.items():
-        for seed, record in records.items():
-            rows.append({"Rival": name, "Seed": f"{seed}", "Run": record.data["run"], "Probes": record.run_id})
+        ended = [run.run_id for result in (*of.swept, *of.results) for run in result.ended.values()]
+        losses = ", ".join(race.examined[run] for run in ended if run in race.examined)
+        rows.append({"Rival": of.rival.name, "Losses": losses or NOT_RUN, "Probes": _probed(race, of.rival.name)})
     if race.probes:
+        rows.append({"Rival": RANDOM, "Probes": _probed(race, RANDOM)})
         rows.append({"Rival": "words alone", "Probes": race.probes.words.run_id})
-    return Table(rows or [{"Records": NOT_RUN}], "Records of losses and probes", folded=True)
+    return Table(rows, "Records of losses and probes", folded=True)
+
+
+def _probed(race: Race, name: str) -> str:
+    found = race.probes.models.get(name, {}) if race.probes else {}
+    return ", ".join(record.run_id for record in found.values()) or NOT_RUN
 
 
 def runs(race: Race) -> list[Any]:
