@@ -49,7 +49,8 @@ def answer(race: Race) -> list[str]:
         parts = []
         for word in (*_SAID.values(), NOT_RUN):
             if found := [rival for (rival, what), (verdict, _) in judged.items() if what == name and verdict == word]:
-                parts.append(f"{word}: {', '.join(found)}")
+                rest = word == "undecided" and parts and len(found) > 3
+                parts.append(f"the other {len(found)} undecided" if rest else f"{word}: {', '.join(found)}")
         said.append(f"By {name}, against {race.raced[0].rival.name} at equal FLOPs: {'; '.join(parts)}.")
     certain = [
         f"{rival} ({what}: {word})" for (rival, what), (_, word) in judged.items() if word in ("better", "worse")
@@ -76,7 +77,7 @@ def comparison_table(race: Race) -> Table:
         if of is not race.raced[0]:
             for name, finding in race.findings(of, race.raced[0]).items():
                 word, certain = judged[of.rival.name, name]
-                verdict = word if word == certain else f"{word} (corrected: {certain})"
+                verdict = f"{word}, also corrected" if word == certain in ("better", "worse") else word
                 row[f"{name.capitalize()}, minus the baseline"] = f"{_difference(finding)}: {verdict}"
         rows.append(row)
     if floor := _scores(race, RANDOM):
