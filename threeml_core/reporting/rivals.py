@@ -46,7 +46,7 @@ def answer(race: Race) -> list[str]:
         return ["Nothing has been run yet."]
     judged, said = _judged(race), []
     for name in dict.fromkeys(name for _, name in judged):
-        parts = []
+        parts: list[str] = []
         for word in (*_SAID.values(), NOT_RUN):
             if found := [rival for (rival, what), (verdict, _) in judged.items() if what == name and verdict == word]:
                 rest = word == "undecided" and parts and len(found) > 3

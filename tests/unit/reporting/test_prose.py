@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import html
 import re
 
+import numpy as np
 import pytest
 
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.information.ledger import probe_records
 from threeml_core.reporting.page import without_dead_links
+from threeml_core.reporting.rivals import answer as rivals_answer
 from threeml_core.reporting.speedrun import answer
 from threeml_core.runs.archive import from_records
+from threeml_core.statistics.verdicts import corrected_verdicts
 from threeml_core.study.probes import RANDOM, Probes, probe_claims, probes_of, results_to_probe
+from threeml_core.study.rivals import read_race
 from threeml_core.study.rungs import RUNGS, Climbed, best_of, climbed, gain, read_sweep, too_slow
 
 README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
@@ -71,3 +76,21 @@ def test_the_probes() -> None:
 def test_a_link_to_a_page_that_is_not_there_becomes_its_words() -> None:
     text = '<a href="a.html#x">one</a> <a href="b.html">two</a> <a href="https://c.org/b.html">three</a>'
     assert without_dead_links(text, {"a.html"}) == text.replace('<a href="b.html">two</a>', "two")
+
+
+def test_the_rivals() -> None:
+    race = read_race(archived("rivals"))
+    found: dict[str, dict[str, list[str]]] = {}
+    for (rival, what), claim in race.claims.items():
+        found.setdefault(what, {}).setdefault(claim.verdict, []).append(rival)
+    by_loss = ["SparseQueries-15%", "SparseQueries-40%", "token dropping-40%"]
+    for what, better in {"probes": by_loss[2:], "loss at 15%": by_loss, "loss at 40%": by_loss}.items():
+        assert found[what]["supported"] == better and found[what]["contradicted"] == ["vanilla-15%"], what
+    assert set(corrected_verdicts(list(race.claims.values()))) == {"undecided"}
+    text = (PROJECT_ROOT / "docs" / "rivals.md").read_text(encoding="utf-8")
+    assert "SparseQueries, at both rates, and token dropping at 40% are better" in text and "nothing is decided" in text
+    times = {of.rival.name: float(np.median(of.turns)) for of in race.raced if of.turns is not None}
+    assert min(times[name] for name in times if name.startswith(("3ML", "MAE"))) > 0.98 * times["vanilla-40%"]
+    assert max(times[name] for name in (*by_loss, "ContextFirst-15%")) < 0.95 * times["vanilla-40%"]
+    page = html.unescape((PROJECT_ROOT / "reports" / "rivals" / "index.html").read_text(encoding="utf-8"))
+    assert all(sentence in page for sentence in rivals_answer(race))
