@@ -66,7 +66,7 @@ def test_all_get_the_same_flops_and_the_records_say_the_same(given: dict[str, ob
     behind = str(shown.exams_table(race))  # an archive has the records that a page names
     assert all(name in behind for name in race.examined.values()) and race.probes.words.run_id in behind
     assert [row[0] for row in shown.cost_table(race, config).rows] == CHOSEN
-    assert len(shown.comparison_table(race).rows) == 4 and len(shown.curve_table(race, config, "0.4").rows) == 4
+    assert len(shown.comparison_table(race).rows) == 4 and len(shown.curve_table(race, config, "0.4").rows) == 5
     assert "0.004" in str(shown.tuning_table(race)) and "edge" in str(shown.tuning_table(race))
     assert "token dropping-40% at 15%: " in shown.plot_curves(race, config).alt
     part = run_rivals(config.replace(plan_only=True, rivals="MAE-LM-15%"))  # the clock of all is that of some
