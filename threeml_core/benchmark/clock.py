@@ -41,6 +41,7 @@ def measure_steps(
     known = {"data": data.data_id, "code": code_fingerprint(), "hardware": environment["hardware"]}
     known |= {"torch": environment["versions"]["torch"], "rounds": config.num_benchmark_rounds}
     known |= {"variants": {name: of.key for name, of in variants.items()}}
+    known |= {"memory": True} if memory else {}
     folder = run_folder(config.runs_dir, STAGE, run_id(config.preset, known))
     if (folder / "record.json").exists() and not why_no_speed(read_record(folder)):
         return read_record(folder)
