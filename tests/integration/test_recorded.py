@@ -187,7 +187,7 @@ def test_records_of_the_schema_before_keep_the_corruption_that_they_executed(stu
     trained = pretrain(config, no_line)
     assert trained.identity["corruption"] == {"masked": "4", "replaced": "1/2", "unchanged": "1/2"}
     write_archive([trained], config.runs_dir, tmp_path)
-    values = json.loads((tmp_path / RESULTS).read_text())
+    values = dict(vars(trained))
     asked = {name: values["parameters"][name] for name in ("mask_rate", "mask_split")}
     values["identity"] = {k: v for k, v in values["identity"].items() if not k.endswith("corruption")} | asked
     (tmp_path / RESULTS).write_text(json.dumps({**values, "schema": 3}) + "\n")
@@ -206,3 +206,30 @@ def test_records_of_the_schema_before_keep_the_corruption_that_they_executed(stu
     assert of_pretraining([older], config) and not of_pretraining([older], config.replace(mask_rate=0.16))
     assert of_pretraining([trained], config.replace(mask_rate=0.16))
     assert "0.15 as 0.1562, 80-10-10 as 80-20-0 (4 [MASK]s, 1 replaced, 0 unchanged)" in corruption_note([older])
+
+
+def test_an_archive_says_once_what_records_share(tmp_path: Path) -> None:
+    """What comes back is what was written, to the type; also from a file that says everything in every line."""
+    empty: dict = {key: {} for key in ("metrics", "flops", "timing", "data", "files")}
+    environment = {"finished": "2026", "hardware": {"cores": 2}}
+
+    def record(name: str, **parameters: object) -> RunRecord:
+        sources = dict.fromkeys(parameters, "preset")
+        return RunRecord(
+            "pretrain", name, {}, parameters, sources, environment={**environment, "commit": name}, **empty
+        )
+
+    same = {f"parameter_{i}": i for i in range(100)}
+    records = [record("a", x=1, y=None, **same), record("b", x=True, **same), record("c", x=1.0, z=None, **same)]
+    write_archive(records, tmp_path, tmp_path)
+    lines = (tmp_path / RESULTS).read_text().splitlines()
+    assert len(lines) == 4 and [line.count("parameter_99") for line in lines] == [2, 0, 0, 0]
+
+    def told(of: list[RunRecord]) -> list[str]:
+        return [json.dumps(vars(record), sort_keys=True) for record in of]
+
+    assert told(read_archive(tmp_path)) == told(records)
+    (tmp_path / RESULTS).write_text("\n".join(told(records)))
+    assert told(read_archive(tmp_path)) == told(records)
+    write_archive([], tmp_path, tmp_path)
+    assert read_archive(tmp_path) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,10 @@ from threeml_core.parameters.parameter import RENAMED
 from threeml_core.runs.record import SCHEMA, RunRecord, read_metrics, runs_named
 
 RESULTS, CURVES = "results.jsonl", "curves.jsonl"
-"""One line a record; one line for each run with a learning curve."""
+"""What the first record has that others mostly share, then a line for each with what it has else; a line for each learning curve."""
+
+COMMON, ABSENT = "common", "absent"
+_LIKE = ("parameters", "sources", "environment")  # parts of a record that are much the same in all
 
 SESSIONS = "sessions.jsonl"
 """One line for each session of a benchmark that timed its models in turns; written by hand."""
@@ -41,9 +44,39 @@ def write_archive(records: Sequence[RunRecord], runs_dir: str | Path, folder: Pa
         for record in records
         if (lines := read_metrics(record.folder(runs_dir) / "metrics.jsonl"))
     )
-    for name, items in ((RESULTS, map(vars, records)), (CURVES, curves)):
+    for name, items in ((RESULTS, _compact([vars(record) for record in records])), (CURVES, curves)):
         with atomic_file(folder / name) as temporary, temporary.open("w", encoding="utf-8") as handle:
             handle.writelines(json_text(item) + "\n" for item in items)
+
+
+def _compact(records: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """First what the first record has in the parts `_LIKE`; then the records, with what they have else there."""
+    common = {part: records[0][part] for part in _LIKE} if records else {}
+    if records:
+        yield {COMMON: common}
+    for record in records:
+        own = {part: {n: v for n, v in record[part].items() if not _same(v, common[part].get(n))} for part in _LIKE}
+        absent = {part: missing for part in _LIKE if (missing := sorted(common[part].keys() - record[part].keys()))}
+        yield {**record, **own, **({ABSENT: absent} if absent else {})}
+
+
+def _same(value: Any, other: Any) -> bool:
+    """As JSON; a None is written out, as it may stand where the first record has nothing."""
+    return value is not None and type(value) is type(other) and bool(value == other)
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file as they were before `_compact`; those written before there was such a thing as they are."""
+    common: dict[str, dict[str, Any]] = {}
+    for line in _lines(path):
+        if COMMON in line:
+            common = line[COMMON]
+            continue
+        absent = line.pop(ABSENT, {})
+        for part, values in common.items():
+            left = values.keys() - absent.get(part, ())
+            line[part] = {**{name: value for name, value in values.items() if name in left}, **line[part]}
+        yield line
 
 
 def read_archive(folder: Path, name: str = RESULTS) -> list[RunRecord]:
@@ -53,7 +86,7 @@ def read_archive(folder: Path, name: str = RESULTS) -> list[RunRecord]:
         DamagedFileError: they cannot be read, or were written in another schema.
     """
     found = []
-    for values in _lines(folder / name):
+    for values in _records(folder / name):
         if values.get("schema") not in (*_OLDER, SCHEMA):
             raise DamagedFileError(
                 f"{folder / name} holds records of schema {values.get('schema')}, this version reads "

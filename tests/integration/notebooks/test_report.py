@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,6 +19,7 @@ from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.paper import reported_values
 from threeml_core.reporting import execute
 from threeml_core.reporting.report import build_report
+from threeml_core.runs.archive import read_archive
 from threeml_core.runs.record import RunRecord
 from threeml_core.study.ledger import find
 
@@ -138,8 +138,7 @@ def test_tables_and_figures_of_this_part() -> None:
 
 
 def records_of(stage: str) -> list[dict]:
-    records = map(json.loads, (REPORT / "results.jsonl").read_text().splitlines())
-    return [record for record in records if record["stage"] == stage]
+    return [vars(record) for record in read_archive(REPORT) if record.stage == stage]
 
 
 TINY = make_config({})
