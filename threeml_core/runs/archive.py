@@ -16,7 +16,7 @@ from threeml_core.parameters.parameter import RENAMED
 from threeml_core.runs.record import SCHEMA, RunRecord, read_metrics, runs_named
 
 RESULTS, CURVES = "results.jsonl", "curves.jsonl"
-"""First what most records share, then a line for each with what it has else; one line for each run with a learning curve."""
+"""First what most records share, then one line a record with what it has else; one line for each learning curve."""
 
 COMMON, ABSENT = "common", "absent"
 _LIKE = ("parameters", "sources", "environment")  # parts of a record that are much the same in all
