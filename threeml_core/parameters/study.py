@@ -56,6 +56,12 @@ class StudyParameters:
     study_steps: int | None = parameter(None, "Tables 1 and 3, Figure 4: steps", COUNT, none="max_steps")
     ablation_steps: int | None = parameter(None, "the other tables and figures: steps", COUNT, none="study_steps")
     equal_budget: bool = parameter(False, "Table 3: the 3ML models also with the FLOPs of vanilla at 15%")
+    budget_flops: str = parameter(
+        "paper",
+        "equal_budget counts FLOPs by Appendix C, or exactly those that are executed",
+        one_of(("paper", "exact")),
+        later=True,
+    )
     pooled_variances: bool = parameter(False, "claims are judged by the spread over seeds of all models together")
     num_pretrain_seeds: int = parameter(
         1, "pre-training seeds of each run: seed, seed + 1, ...; one gives no verdict", COUNT, also="finetune"

@@ -129,14 +129,15 @@ def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread | None:
     return Spread(math.sqrt(squares / freedom), freedom)
 
 
-def pooled_estimate(differences: Sequence[float], spread: Spread) -> Estimate:
+def pooled_estimate(differences: Sequence[float], spread: Spread, shared: float = 0.0) -> Estimate:
     """Of the mean difference of two models, with the deviation of a pooled spread instead of these few seeds' own.
 
     The two models' seeds are taken as independent; if those of a pair go up and down together, as the order of the text
-    may make them, the interval is wider than it has to be. `spread` is of one model's values over seeds.
+    may make them, the interval is wider than it has to be. `spread` is of one model's values over seeds, `shared` as in
+    `Estimate`.
     """
     error = spread.deviation * math.sqrt(2 / len(differences))
-    return Estimate(statistics.fmean(differences), error, spread.freedom, 0.0, len(differences))
+    return Estimate(statistics.fmean(differences), error, spread.freedom, shared, len(differences))
 
 
 def detectable_difference(

@@ -60,7 +60,7 @@ class Finding:
     def _estimate(self) -> intervals.Estimate:
         """What judges."""
         if self.pooled and self.spread and len(self.values) > 1:
-            return intervals.pooled_estimate(self.values, self.spread)
+            return intervals.pooled_estimate(self.values, self.spread, self.error)
         return intervals.mean_estimate(self.values, self.error)
 
     @property
@@ -73,7 +73,7 @@ class Finding:
         """With the pooled spread; None: there is none."""
         if not self.spread or not self.values:
             return None
-        return intervals.pooled_estimate(self.values, self.spread).interval()
+        return intervals.pooled_estimate(self.values, self.spread, self.error).interval()
 
     @property
     def detectable(self) -> float | None:

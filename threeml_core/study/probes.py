@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,6 +11,7 @@ from threeml_core.config import StudyConfig
 from threeml_core.parameters.probing import WORD_TASKS
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.bootstrap import ScoreInterval, score_interval
+from threeml_core.statistics.intervals import Spread, pooled_spread
 from threeml_core.statistics.verdicts import Claim, Finding
 from threeml_core.study.evidence import Evidence
 from threeml_core.study.experiment import Changes, Experiment
@@ -74,6 +76,11 @@ class Probes:
         """Mean accuracy of one seed's encoder over tasks."""
         return math.fsum(self.models[model][seed].metrics["tasks"][task]["accuracy"] for task in tasks) / len(tasks)
 
+    @functools.cached_property
+    def spread(self) -> Spread | None:
+        """Of the mean accuracy of `DECIDING` over seeds, in points, pooled over the study's models."""
+        return pooled_spread([[100 * self.mean(m, s, DECIDING) for s in self.models[m]] for m in self.runs])
+
     def difference(self, model: str, task: str, baseline: str = BASELINE) -> ScoreInterval | None:
         """Its accuracy minus the baseline's, paired by seed and document; None: they share no seed."""
         if not (seeds := [seed for seed in self.models[model] if seed in self.models.get(baseline, ())]):
@@ -127,7 +134,10 @@ class ProbeEvidence(Evidence):
     ) -> Finding:
         """Difference of the mean accuracies; see `compared`, and `Evidence.scores`."""
         pair = [named(model, self.config) if model is not None else "" for model in (first, second)]
-        return compared(self.probes, pair[0], pair[1], low, high, what or " - ".join(filter(None, pair)))
+        found = compared(self.probes, pair[0], pair[1], low, high, what or " - ".join(filter(None, pair)))
+        if not found.values or found.doubt:
+            return found
+        return dataclasses.replace(found, spread=self.probes.spread, pooled=self.config.pooled_variances)
 
 
 def compared(found: Probes, first: str, second: str, low: float, high: float, what: str) -> Finding:

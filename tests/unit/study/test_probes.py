@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from tests.study_records import pretrained, record
 from threeml_core.config import StudyConfig, make_config
@@ -93,3 +94,17 @@ def test_what_is_alike_random_or_not_run_is_not_decided(tmp_path: Path) -> None:
     config, results, found = study(tmp_path / "d", accuracy_of)
     none = probes_of(config, results, [found.words])
     assert {claim.verdict for claim in probe_claims(config, results, none)} == {NOT_RUN}
+
+
+def test_pooled_variances_judge_probes_where_the_study_says_so(tmp_path: Path) -> None:
+    """By the spread over seeds of all models, with the documents' error of measurement."""
+    config, results, found = study(tmp_path, accuracy_of)
+    for pooled in (False, True):
+        claims = probe_claims(config.replace(pooled_variances=pooled), results, found)
+        (finding,) = next(claim for claim in claims if claim.name == "C1 by probes").findings
+        own, by_pool = (finding.interval, finding.by_pool)
+        assert finding.pooled is pooled and own is not None and by_pool is not None and (own == by_pool) is pooled
+        spread = found.spread
+        assert spread is not None and spread.freedom == 2 * len(found.runs)
+        half = t.ppf(0.975, spread.freedom) * spread.deviation * math.sqrt(2 / 3)
+        assert by_pool.high - by_pool.mean == pytest.approx(math.hypot(half, 1.959964 * finding.error))
