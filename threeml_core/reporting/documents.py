@@ -1,6 +1,6 @@
 """Tables in documents, written from a report's records: `python -m threeml_core.reporting.documents`.
 
-A document marks where a table stands: `<!-- table: <preset> <name> -->`, then `<!-- end of table -->`.
+A document marks where a table stands: `<!-- table: <preset or formula> <name> -->`, then `<!-- end of table -->`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from threeml_core.information.ledger import probe_records
 from threeml_core.parameters.masking import KINDS
 from threeml_core.reporting import cells
 from threeml_core.reporting.claims import claim_table, finding_table
+from threeml_core.reporting.cost import reported_and_computed
 from threeml_core.reporting.probing import difference_table as probe_difference_table
 from threeml_core.reporting.probing import probe_table
 from threeml_core.reporting.rivals import comparison_table as rivals_table
@@ -40,6 +41,7 @@ from threeml_core.study.rungs import climbed, read_sweep
 
 DOCUMENTS = (
     "README.md",
+    "docs/paper-notes.md",
     "docs/performance.md",
     "docs/probing.md",
     "docs/rivals.md",
@@ -179,6 +181,9 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "probe-differences": lambda study: probe_difference_table(_probes(study.config)),
 }
 
+FORMULAS: Mapping[str, Callable[[], Table]] = {"reported": reported_and_computed}
+"""Tables that no record is needed for; a document marks them with `formula` in place of a preset."""
+
 
 def render(text: str, studies: dict[str, Study]) -> str:
     """A document's text with its tables written anew; a study that is missing in `studies`, by preset, is added.
@@ -189,8 +194,11 @@ def render(text: str, studies: dict[str, Study]) -> str:
 
     def table(match: re.Match[str]) -> str:
         start, preset, name, end = match.groups()
-        if name not in TABLES:
-            raise StudyError(f"no table {name!r} is known: expected one of {', '.join(TABLES)}")
+        known = FORMULAS if preset == "formula" else TABLES
+        if name not in known:
+            raise StudyError(f"no table {name!r} is known: expected one of {', '.join(known)}")
+        if preset == "formula":
+            return f"{start}{FORMULAS[name]().markdown()}\n{end}"
         if preset not in studies:
             studies[preset] = Study(preset)
         return f"{start}{TABLES[name](studies[preset]).markdown()}\n{end}"

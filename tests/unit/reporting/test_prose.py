@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 
 import numpy as np
 import pytest
 
 from threeml_core.config import StudyConfig, make_config
+from threeml_core.flops import config_speedup
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.information.ledger import probe_records
 from threeml_core.reporting.page import without_dead_links
@@ -94,3 +96,16 @@ def test_the_rivals() -> None:
     assert max(times[name] for name in (*by_loss, "ContextFirst-15%")) < 0.95 * times["vanilla-40%"]
     page = html.unescape((PROJECT_ROOT / "reports" / "rivals" / "index.html").read_text(encoding="utf-8"))
     assert all(sentence in page for sentence in rivals_answer(race))
+
+
+def test_the_notes_on_the_paper() -> None:
+    """Speed-ups at an equal rate, the impossible perplexity, and rows of unequal length."""
+    text = " ".join((PROJECT_ROOT / "docs" / "paper-notes.md").read_text(encoding="utf-8").split())
+    said = re.search(r"\(([\d.]+) and ([\d.]+) for 3ML_self .*? large model, ([\d.]+) and ([\d.]+) of the base", text)
+    presets = [(recipe, rate) for recipe in ("efficient-large", "longer-base") for rate in (0.4, 0.5)]
+    models = [make_config({"preset": recipe, "architecture": "self", "mask_rate": rate}) for recipe, rate in presets]
+    assert said and list(said.groups()) == [f"{config_speedup(model, 'paper', None):.2f}" for model in models]
+    assert f"{math.exp((math.log(7.7) - 0.8 * math.log(15.1)) / 0.2):.1f}" == "0.5" and "perplexity of 0.5" in text
+    kept = np.random.default_rng(0).binomial(64, 1 - 0.8 * 0.5, (2000, 64))
+    assert f"keeps {kept.min(1).mean():.0f} to {kept.max(1).mean():.0f} of" in text
+    assert f"at {kept.max(1).mean() / 64:.0%} of the full length" in text
