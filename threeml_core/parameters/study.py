@@ -53,6 +53,11 @@ class StudyParameters:
     study_widths: str = parameter("256,512,768,1024", "Table 2b: decoder widths", COUNTS)
     study_splits: str = parameter("80-10-10,100-0-0,80-20-0,80-0-20", "Table 2c: mask splits", SPLITS)
     study_sizes: str | None = parameter(None, "further encoders for Table 3's models", SIZES, none="no others")
+    equal_size_flops: bool = parameter(
+        False,
+        "study_sizes: each model of each size gets the executed FLOPs of vanilla at 15%, not its steps",
+        later=True,
+    )
     study_steps: int | None = parameter(None, "Tables 1 and 3, Figure 4: steps", COUNT, none="max_steps")
     ablation_steps: int | None = parameter(None, "the other tables and figures: steps", COUNT, none="study_steps")
     equal_budget: bool = parameter(False, "Table 3: the 3ML models also with the FLOPs of vanilla at 15%")

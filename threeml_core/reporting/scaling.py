@@ -24,14 +24,21 @@ def scaling_table(results: Sequence[Result], config: StudyConfig) -> Table:
                 loss = cells.loss_difference(result, vanilla)
                 average = cells.average_difference(result.comparison, vanilla.comparison)
             row = {"Encoder": f"{layers} × {width}", "Model": result.run.model}
-            row |= {"Parameters": cells.parameters(result), "Perplexity, masked": cells.perplexity(result)}
+            row |= {"Parameters": cells.parameters(result), "Steps": f"{result.run.config.max_steps:,}"}
+            row |= {"Perplexity, masked": cells.perplexity(result)}
             row["Average"] = cells.average(result.comparison)
             row["Loss over all corrupted, against vanilla-40% (nats)"] = loss
             rows.append({**row, "Average against vanilla-40% (points)": average})
     if not rows:
         return Table([{"Encoder": "one size: set study_sizes"}], "Scaling")
     commands = commands_of(sum(by_size.values(), []), config, "Scaling", "hidden_size")
-    return Table(rows, "Scaling: the models of Table 3 at several sizes, same text and steps", commands=commands)
+    return Table(
+        rows, f"Scaling: the models of Table 3 at several sizes, same text and {_same(config)}", commands=commands
+    )
+
+
+def _same(config: StudyConfig) -> str:
+    return "executed FLOPs" if config.equal_size_flops else "steps"
 
 
 def plot_scaling(results: Sequence[Result]) -> Figure:

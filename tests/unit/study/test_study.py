@@ -278,6 +278,20 @@ def test_a_ladder_of_sizes() -> None:
     )
 
 
+def test_a_ladder_of_equal_flops() -> None:
+    """All models of all sizes cost what vanilla at 15% does; that one, and the 3ML models of Table 3, are run once."""
+    given = {"study_sizes": "2x32,4x96", "equal_size_flops": True, "equal_budget": True, "budget_flops": "exact"}
+    runs = study_runs(make_config(given), ["Table 3", "Scaling"])
+    ladder = [run.config for run in runs if "Scaling" in run.exhibits]
+    assert len(ladder) == 15 and len({config.max_steps for config in ladder}) == 15
+    assert sum(len(run.exhibits) == 2 for run in runs) == 4
+    (baseline,) = (c for run in runs if len(run.exhibits) == 2 for c in [run.config] if c.architecture == "vanilla")
+    assert (baseline.mask_rate, baseline.hidden_size, baseline.max_steps) == (0.15, 64, make_config({}).max_steps)
+    budget = forward_flops(baseline, "exact") * baseline.max_steps
+    for config in ladder:
+        assert forward_flops(config, "exact") * config.max_steps == pytest.approx(budget, rel=1e-3)
+
+
 @pytest.mark.parametrize("sizes", ["2", "2x32,", "2x32,2x32", "0x32", "2x32x4", "x", "2 x 32"])
 def test_bad_sizes(sizes: str) -> None:
     with pytest.raises(ParameterError, match="expected layers x width of encoders, each once"):

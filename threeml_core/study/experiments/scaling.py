@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from threeml_core.config import StudyConfig
+from threeml_core import flops
+from threeml_core.config import StudyConfig, study_steps, variant
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.study.experiment import Experiment
 from threeml_core.study.experiments.table_3 import STUDY_MODELS
@@ -12,6 +13,8 @@ from threeml_core.study.experiments.table_3 import STUDY_MODELS
 
 def sizes(config: StudyConfig) -> list[dict[str, Any]]:
     """The models at each size and the preset's own: heads as wide, the decoder's width in proportion.
+
+    With `equal_size_flops` each takes the steps that cost what the vanilla model at 15% does at the preset's size.
 
     Raises:
         ParameterError: a width that no whole number of heads fills.
@@ -30,7 +33,12 @@ def sizes(config: StudyConfig) -> list[dict[str, Any]]:
         changes.append({**geometry, "intermediate_size": None, "decoder_hidden_size": decoder})
     if changes:
         changes.append({})
-    return [{**size, "architecture": a, "mask_rate": rate} for size in changes for a, rate in STUDY_MODELS]
+    models = [{**size, "architecture": a, "mask_rate": rate} for size in changes for a, rate in STUDY_MODELS]
+    if not config.equal_size_flops:
+        return models
+    budget = flops.forward_flops(variant(config, architecture="vanilla", mask_rate=0.15), "exact") * study_steps(config)
+    costs = [flops.forward_flops(variant(config, **model), "exact") for model in models]
+    return [{**model, "max_steps": round(budget / cost)} for model, cost in zip(models, costs, strict=True)]
 
 
 SCALING = Experiment("Scaling", "the models of Table 3 at several sizes", models=(), further=sizes, tasks="all")
