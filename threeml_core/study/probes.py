@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from threeml_core.config import StudyConfig
+from threeml_core.config import StudyConfig, study_steps
 from threeml_core.parameters.probing import WORD_TASKS
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.bootstrap import ScoreInterval, score_interval
@@ -16,7 +16,7 @@ from threeml_core.statistics.verdicts import Claim, Finding
 from threeml_core.study.evidence import Evidence
 from threeml_core.study.experiment import Changes, Experiment
 from threeml_core.study.experiments.table_2 import TABLE_2A, TABLE_2B, TABLE_2C
-from threeml_core.study.experiments.table_3 import STUDY_MODELS
+from threeml_core.study.experiments.table_3 import STUDY_MODELS, equal_budget
 from threeml_core.study.ledger import EXPERIMENTS, find
 from threeml_core.study.results import Result
 
@@ -24,15 +24,17 @@ DECIDING = ("upos", "deprel", "bigram_shift")
 """Tasks whose mean accuracy judges claims, if all are asked. What else is asked is only shown."""
 
 ABLATIONS = (TABLE_2A, TABLE_2B, TABLE_2C)
-JUDGED = ("C1", "C2", "C3", "C4", "C5", "C6")
+JUDGED = ("C1", "C2", "C3", "C4", "C5", "C6", "C7")
 """Claims of the paper on how good encoders are."""
 
 
-def _ablations(config: StudyConfig) -> list[Changes]:
-    return [changes for table in ABLATIONS for changes in table.changes(config)] if config.probe_ablations else []
+def _further(config: StudyConfig) -> list[Changes]:
+    """Table 3's models at equal FLOPs, and Table 2's, as far as the study has them."""
+    ablations = [changes for table in ABLATIONS for changes in table.changes(config)]
+    return [*equal_budget(config), *(ablations if config.probe_ablations else ())]
 
 
-PROBES = Experiment("Probes", "frozen encoders, probed", models=STUDY_MODELS, further=_ablations)
+PROBES = Experiment("Probes", "frozen encoders, probed", models=STUDY_MODELS, further=_further)
 BASELINE = "vanilla-40%"
 RANDOM = "random weights"
 RateMatrix = Mapping[str, Mapping[int, RunRecord]]
@@ -89,14 +91,16 @@ class Probes:
 
 
 def named(result: Result, config: StudyConfig) -> str:
-    """A model of the study in a few words: with what an ablation changes."""
+    """A model of the study in a few words: with what an ablation or a budget changes."""
     c = result.run.config
+    steps = {study_steps(config), config.ablation_steps}
     changed = {
         "decoder_num_hidden_layers": f"{c.decoder_num_hidden_layers} decoder layers",
         "decoder_hidden_size": f"decoder width {c.decoder_hidden_size}",
         "mask_split": c.mask_split,
     }
-    return ", ".join([result.run.model, *(t for n, t in changed.items() if getattr(c, n) != getattr(config, n))])
+    named = [result.run.model, *(t for n, t in changed.items() if getattr(c, n) != getattr(config, n))]
+    return ", ".join(named if c.max_steps in steps else [*named, f"{c.max_steps:,} steps"])
 
 
 def probes_of(config: StudyConfig, results: Sequence[Result], records: Sequence[RunRecord]) -> Probes:
@@ -184,5 +188,5 @@ def results_to_probe(config: StudyConfig, trained: Sequence[Result] | None = Non
     `trained`: what their pre-training gave; None: as far as there are records of it.
     """
     records = None if trained is None else [record for result in trained for record in result.pretraining.values()]
-    results = find(config, [PROBES, "Table 3", *ABLATIONS], records, any_text=records is not None)
+    results = find(config, [PROBES, "Table 1", "Table 3", *ABLATIONS], records, any_text=records is not None)
     return [result for result in results if PROBES.name in result.run.exhibits]
