@@ -23,7 +23,7 @@ PAGES = BUILD / "site-pages"
 SOURCES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md")
 COPIED = ("reports", "notebooks", "docs")
 """Folders whose files a page may show or give to download."""
-LANGUAGES = {".py": "python", ".yaml": "yaml", ".cff": "yaml"}
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".cff": "yaml"}
 # code, which is left as it is, or a link to a file and its anchor
 MARKDOWN_LINK = re.compile(r"```.*?```|`[^`\n]*`|\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)", re.DOTALL)
 HTML_LINK = re.compile(r'<a\b[^>]*?\bhref="(?![a-z]+:|#)([^"#]+)')
@@ -46,7 +46,7 @@ def destination(file: Path) -> Path:
         return file.with_name(f"{file.stem.lower()}.html") if file.parts[0] == "reports" else page_of(file)
     if file.parts[0] in COPIED:
         return file
-    page = Path("source", f"{file}.md")
+    page = Path("source", f"{file}.md".lstrip("."))  # hidden folders would be left out
     code = f'````{LANGUAGES.get(file.suffix, "text")} linenums="1"\n{(ROOT / file).read_text(encoding="utf-8")}\n````'
     write(page, f"---\nsearch: {{exclude: true}}\n---\n\n# {file}\n\n{code}\n")
     return page

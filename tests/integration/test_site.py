@@ -156,7 +156,12 @@ def test_a_link_to_nothing_is_refused(build_site: ModuleType) -> None:
 
 @pytest.mark.parametrize(
     ("text", "link"),
-    [("[`a`](docs/a.md#b)", "docs/a.md"), ("`[a](b.md)`", None), ("```\n[a](b.md)\n```", None), ("[a](https://b)", None)],
+    [
+        ("[`a`](docs/a.md#b)", "docs/a.md"),
+        ("`[a](b.md)`", None),
+        ("```\n[a](b.md)\n```", None),
+        ("[a](https://b)", None),
+    ],
 )
 def test_links_are_told_from_code(build_site: ModuleType, text: str, link: str | None) -> None:
     assert [found[1] for found in build_site.MARKDOWN_LINK.finditer(text) if found[1]] == ([link] if link else [])
