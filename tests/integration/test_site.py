@@ -24,7 +24,7 @@ from threeml_core.foundation.files import PROJECT_ROOT
 
 PYTHON = PROJECT_ROOT / "build" / "site-venv" / "bin" / "python"
 SCRIPT = PROJECT_ROOT / "scripts" / "build_site.py"
-REPORTS = [page for page in (PROJECT_ROOT / "reports").rglob("*.html") if "local" not in page.parts]
+REPORTS = [page for page in (PROJECT_ROOT / "reports").glob("*/*.html") if page.parent.name != "local"]
 
 
 @dataclass
