@@ -3,9 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 PRESET ?= tiny
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+SITE := build/site-venv
 # files in parallel, a process for each core
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
-.PHONY: report test test-unit test-all chaos lint audit lab clean
+.PHONY: report test test-unit test-all chaos lint audit lab site clean
 
 # only what is missing or out of date is done; ARGS="-p corpus /data/text" gives parameters
 report: $(INSTALLED)
@@ -40,6 +41,16 @@ audit:
 # for this machine alone, behind Jupyter's own token
 lab: $(INSTALLED)
 	$(BIN)/jupyter lab --ip=127.0.0.1 notebooks
+
+# docs, API reference and committed reports in build/site; the tools have a virtual environment of their own
+site: $(SITE)/.installed
+	$(SITE)/bin/python scripts/build_site.py
+
+$(SITE)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group site
+	touch $@
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
