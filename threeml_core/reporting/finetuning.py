@@ -106,8 +106,8 @@ def learned_statement(study: GlueStudy) -> str:
     if above:
         return f"{study.name} is above a constant answer on {len(above)} of {len(results)} tasks: {', '.join(above)}."
     return (
-        f"{study.name} is above a constant answer on none of its {len(results)} tasks: it has not learned them, and this "
-        "page shows how the protocol reads, not how good the model is."
+        f"{study.name} is above a constant answer on none of its {len(results)} tasks: it has not learned them, and "
+        "this page shows how the protocol reads, not how good the model is."
     )
 
 

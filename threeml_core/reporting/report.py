@@ -20,7 +20,15 @@ from threeml_core.reporting.execute import execute_notebooks
 from threeml_core.reporting.page import Page, read_page, tidy, to_html, without_dead_links, without_times
 from threeml_core.reporting.style import FIGURE, Figure
 from threeml_core.reporting.table import Table
-from threeml_core.runs.archive import CURVES, RESULTS, SESSIONS, from_records, read_archive, shown_records, write_archive
+from threeml_core.runs.archive import (
+    CURVES,
+    RESULTS,
+    SESSIONS,
+    from_records,
+    read_archive,
+    shown_records,
+    write_archive,
+)
 from threeml_core.runs.record import STAGES, describe_environment, load_records
 
 NOTICE = "NOTICE.md"
@@ -43,7 +51,10 @@ class Renderer:
 
     def __init__(self, place: Path, **shared: Any) -> None:
         self.place = place
-        template: dict[str, Any] = {"template_name": "template", "extra_template_basedirs": [str(Path(__file__).parent)]}
+        template: dict[str, Any] = {
+            "template_name": "template",
+            "extra_template_basedirs": [str(Path(__file__).parent)],
+        }
         self.exporter = HTMLExporter(**template, filters={"markdown2html": to_html})
         self.exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
         light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))

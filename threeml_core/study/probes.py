@@ -127,7 +127,7 @@ class ProbeEvidence(Evidence):
     ) -> Finding:
         """Difference of the mean accuracies; see `compared`, and `Evidence.scores`."""
         pair = [named(model, self.config) if model is not None else "" for model in (first, second)]
-        return compared(self.probes, pair[0], pair[1], low, high, what or " - ".join(filter(None, pair)))
+        return compared(self.probes, pair[0], pair[1], low, high, what or " against ".join(filter(None, pair)))
 
 
 def compared(found: Probes, first: str, second: str, low: float, high: float, what: str) -> Finding:
