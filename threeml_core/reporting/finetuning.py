@@ -102,11 +102,11 @@ def _verdict(result: TaskResult) -> str:
 def learned_statement(study: GlueStudy) -> str:
     """On which tasks a model is above a constant answer, and what the page shows if on none of them."""
     results = study.all_results
-    above = [result.title for result in results if _verdict(result).startswith("above")]
+    above = [result.task.title for result in results if _verdict(result).startswith("above")]
     if above:
         return f"{study.name} is above a constant answer on {len(above)} of {len(results)} tasks: {', '.join(above)}."
     return (
-        f"{study.name} is above a constant answer on none of its {len(results)} tasks: it has not learned them, and "
+        f"{study.name} is above a constant answer on none of its tasks: it has not learned them, and "
         "this page shows how the protocol reads, not how good the model is."
     )
 

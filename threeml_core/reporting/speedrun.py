@@ -147,8 +147,8 @@ def plot_ladder(found: Sequence[Climbed]) -> Figure:
     return Figure(
         figure,
         f"Left: core-seconds to a masked perplexity of {found[0].target:g}, one dot per seed: {said or NOT_RUN}. "
-        "Right: the runs of each rung and seed, from few steps to as many as it needs; grey Hugging Face's, later rungs "
-        "darker; the line is the target.",
+        "Right: the runs of each rung and seed, from few steps to as many as it needs; grey Hugging Face's, later "
+        "rungs darker; the line is the target.",
     )
 
 

@@ -6,13 +6,17 @@ import re
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import nbformat
 import pytest
 
 from threeml_core.config import make_config
 from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.glue.protocol import GlueStudy
 from threeml_core.paper import RECIPES
+from threeml_core.reporting.finetuning import learned_statement
 from threeml_core.reporting.overview import overview
 from threeml_core.reporting.page import KEY_FIGURE, read_page
 from threeml_core.reporting.report import build_report
@@ -155,6 +159,12 @@ def test_plan_and_parameters_stand_folded_at_the_end(tmp_path: Path) -> None:
         *(["the-plan"], ["all-parameters"], ["run-this-page-yourself"])
     ]
     assert text.count("<details") == text.count("</details>") and "injected" not in text
+
+
+@pytest.mark.parametrize(("low", "said"), [(0.4, "on none of its tasks: it has not"), (0.6, "on 1 of 1 tasks: RTE.")])
+def test_what_has_been_learned_is_said_from_the_scores(low: float, said: str) -> None:
+    result = SimpleNamespace(low=low, high=0.7, chance=0.5, is_older=False, task=SimpleNamespace(title="RTE"))
+    assert said in learned_statement(cast(GlueStudy, SimpleNamespace(name="3ML_self-40%", all_results=[result])))
 
 
 def test_a_document_has_the_key_figure_where_it_asks_for_it(tmp_path: Path) -> None:
