@@ -1,7 +1,7 @@
 """The paper's two statements on mutual information as comparisons that are judged like its claims. No torch.
 
 Source: section 4.2: the vanilla model wins most of what it will know in its first few layers; 3ML knows as much after
-its first decoder block as the vanilla model in its last layer. The paper has no bounds; `MOST` and `LEVEL` are ours.
+its first decoder layer as the vanilla model in its last layer. The paper has no bounds; `MOST` and `LEVEL` are ours.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import Finding
 
 LEVEL = 0.9
-"""Share of the vanilla model's last layer from which a decoder block holds as much."""
+"""Share of the vanilla model's last layer from which a decoder layer holds as much."""
 
 MOST = 0.5
 """Share of what the last layer has gained from which it is most of it."""
 
 
 def first_block(architecture: str, records: Sequence[RunRecord]) -> Finding:
-    """What the first decoder block knows, as a share of what the vanilla model's last layer knows; the latest pairs.
+    """What the first decoder layer knows, as a share of what the vanilla model's last layer knows; the latest pairs.
 
     Of the records, oldest first, only those that were asked about the same [MASK]s are set against each other.
     """
@@ -37,7 +37,7 @@ def first_block(architecture: str, records: Sequence[RunRecord]) -> Finding:
         if block and (reference := references.get(_measured_how(first))):
             nothing = "vanilla's last layer says nothing about the tokens"
             found[first.parameters["seed"]] = _share((first, reference[0]), (block, reference[1]), nothing)
-    return _finding(f"{ARCHITECTURES[architecture].label}, first block, as a share of vanilla's last", LEVEL, found)
+    return _finding(f"{ARCHITECTURES[architecture].label}, first layer, as a share of vanilla's last", LEVEL, found)
 
 
 def first_layers(records: Iterable[RunRecord]) -> Finding:
@@ -50,7 +50,7 @@ def first_layers(records: Iterable[RunRecord]) -> Finding:
         if few < count and start and early and last:
             nothing = "the last layer holds no more than the embedding"
             found[record.parameters["seed"]] = _share((record,), (early, last, start), nothing)
-    return _finding("vanilla, first quarter of the blocks, as a share of the gain of all", MOST, found)
+    return _finding("vanilla, first quarter of the layers, as a share of the gain of all", MOST, found)
 
 
 def _share(records: Iterable[RunRecord], layers: Sequence[LayerInformation], nothing: str) -> tuple[float, float, str]:

@@ -110,12 +110,12 @@ def verdict_sentence(found: Sequence[Claim], probed: Sequence[Claim] = (), where
         where: in words, whose probes these are.
         judged: in words, which of the paper's claims `found` are.
     """
-    text = f"Of the paper's {_plural(len(found), 'claim')}{judged} {_counted(found)}"
+    text = f"Of the paper's {_plural(len(found), 'claim')}{judged}, {_counted(found)}"
     if reasons := [set(claim.reasons.split("; ")) for claim in found if claim.verdict == UNDECIDED]:
         if common := set.intersection(*reasons):
             text += f" ({'; '.join(sorted(common))})"
     if known := [claim for claim in probed if claim.verdict != NOT_RUN]:
-        text += f"; by probes of frozen encoders{where} {_counted(known)}"
+        text += f"; by probes of frozen encoders{where}, {_counted(known)}"
     return f"{text}."
 
 
@@ -160,7 +160,7 @@ def difference_sentence(found: Sequence[Claim]) -> str:
     """The comparisons that decided a claim, with the mean differences and their intervals; else all of them."""
     decided = [f for claim in found for f in claim.findings if claim.verdict == f.verdict in (SUPPORTED, CONTRADICTED)]
     findings = decided or [finding for claim in found for finding in claim.findings if finding.values]
-    return f"Mean accuracy: {'; '.join(f'{of.what} {measured(of)}' for of in findings) or NOT_RUN}."
+    return f"Mean accuracy: {'; '.join(f'{of.what}: {measured(of)}' for of in findings) or NOT_RUN}."
 
 
 def clock_sentences(records: Sequence[RunRecord]) -> list[str]:

@@ -46,6 +46,7 @@ DOCUMENTS = (
     "docs/probing.md",
     "docs/rivals.md",
     "reports/small/FINDINGS.md",
+    "reports/small/APPENDIX.md",
 )  # files of the project that hold such tables
 
 CORE_WATTS = 10.0  # of one busy core, assumed: 280 W over a server's 64 cores, doubled for all around it, rounded up

@@ -44,10 +44,34 @@ def near(scores: Sequence[float], of: Mapping[str, float]) -> list[float]:
     return [*scores, *(value for value in of.values() if any(abs(value - score) < 10 for score in scores))]
 
 
-def label_rate(axis: Any, result: Result, x: float, y: float, side: tuple[int, int] = ABOVE) -> None:
+def label_rate(axis: Any, result: Result, x: float, y: float, side: tuple[float, float] = ABOVE) -> None:
     """Write the mask rate beside a point."""
     look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8, "color": INK}
     axis.annotate(rate_label(result.run.config.parameters()), (x, y), side, textcoords="offset points", **look)
+
+
+_AWAY = ((0, 0), (0, 9), (0, -9), (0, 18), (0, -18), (0, 27), (0, -27))  # tried one after the other; points of type
+_WIDE, _HIGH, _MARK = 22, 9, 5  # of a label, and half a mark
+
+
+def label_rates(axis: Any, points: Sequence[tuple[Result, float, float, tuple[int, int]]]) -> None:
+    """As `label_rate` for (model, x, y, side), each label where it covers neither another one nor a mark.
+
+    The panel has to be complete: where its points lie in it is asked here.
+    """
+    axis.figure.draw_without_rendering()
+    places = [72 / axis.figure.dpi * axis.transData.transform((x, y)) for _, x, y, _ in points]
+    taken: list[tuple[float, float]] = []
+
+    def is_free(x: float, y: float) -> bool:
+        marks = any(abs(x - a) < _WIDE / 2 + _MARK and abs(y - b) < _HIGH / 2 + _MARK for a, b in places)
+        return not marks and all(abs(x - a) >= _WIDE or abs(y - b) >= _HIGH for a, b in taken)
+
+    for (result, x, y, side), place in sorted(zip(points, places, strict=True), key=lambda of: of[0][2]):
+        tried = [(sign * side[0] + dx, side[1] + dy) for dx, dy in _AWAY for sign in (1, -1)]
+        at = next((of for of in tried if is_free(*(place + of))), side)
+        taken.append((place[0] + at[0], place[1] + at[1]))
+        label_rate(axis, result, x, y, at)
 
 
 _PANELS: tuple[tuple[str, Callable[[Result], list[float]], Callable[[Sequence[float]], Interval]], ...] = (

@@ -10,7 +10,7 @@ from threeml_core.paper import reported_values
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
-from threeml_core.reporting.drawing import ABOVE, LEFT, draw_means, label_rate, near
+from threeml_core.reporting.drawing import ABOVE, LEFT, draw_means, label_rates, near
 from threeml_core.reporting.references import AVERAGE, references
 from threeml_core.reporting.style import GREY, Figure, draw_references, drawing, legend_below, note_not_run, span_alike
 from threeml_core.reporting.table import Table
@@ -26,16 +26,15 @@ def figure_5(results: Sequence[Result]) -> Figure:
     said = sorted({v.value for v in reported_values() if v.metric == "speedup_said"})
     against = {label: of[AVERAGE] for label, of in references([o for o, _ in found], "ablation").items()}
     scores = near([value for _, values in found for value in values], against)
+    labels: list[list[tuple[Result, float, float, tuple[int, int]]]] = []
     with drawing(2, 3.8) as (figure, axes):
         for axis, baseline in zip(axes, cells.SPEEDUPS, strict=True):
             known = [(o, up, values) for o, values in found for up in cells.speedup(o, baseline) if values]
             for architecture, entry in ARCHITECTURES.items():
                 if points := [(x, values) for o, x, values in known if o.run.config.architecture == architecture]:
                     draw_means(axis, points, architecture, entry.label)
-            for result, x, values in known:
-                label_rate(
-                    axis, result, x, mean_interval(values).mean, _SIDES.get(result.run.config.architecture, ABOVE)
-                )
+            sides = [_SIDES.get(result.run.config.architecture, ABOVE) for result, *_ in known]
+            labels.append([(o, x, mean_interval(v).mean, side) for (o, x, v), side in zip(known, sides, strict=True)])
             if not known:
                 note_not_run(axis)
             span_alike([(axis, scores)])
@@ -46,6 +45,8 @@ def figure_5(results: Sequence[Result]) -> Figure:
             axis.set(xlabel="speed-up in FLOPs", title=f"over vanilla at {baseline}")
         axes[0].set_ylabel("average score")
         legend_below(axes[:1])
+        for axis, labelled in zip(axes, labels, strict=True):
+            label_rates(axis, labelled)
     ends = [f"{o.run.model} {cells.measured(values)} at {cells.measured(cells.speedup(o), 2)}" for o, values in found]
     grey = " and ".join(f"{value:g}" for value in said)
     return Figure(

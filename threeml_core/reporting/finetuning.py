@@ -99,6 +99,18 @@ def _verdict(result: TaskResult) -> str:
     return "below a constant answer" if result.high < result.chance else "undecided"
 
 
+def learned_statement(study: GlueStudy) -> str:
+    """On which tasks a model is above a constant answer, and what the page shows if on none of them."""
+    results = study.all_results
+    above = [result.task.title for result in results if _verdict(result).startswith("above")]
+    if above:
+        return f"{study.name} is above a constant answer on {len(above)} of {len(results)} tasks: {', '.join(above)}."
+    return (
+        f"{study.name} is above a constant answer on none of its tasks: it has not learned them, and "
+        "this page shows how the protocol reads, not how good the model is."
+    )
+
+
 def example_table(study: GlueStudy) -> Table:
     """Where the examples of each task came from, how many there are, and which are subsets."""
     rows = []

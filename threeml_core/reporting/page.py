@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import itertools
 import re
 import xml.etree.ElementTree
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,16 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from threeml_core.foundation.errors import StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.reporting.style import FIGURE, Figure
+
+KEY_FIGURE = "<!-- key figure -->\n"
+"""Stands in a document where its page shows the figure of the report's first page."""
+
+USAGE = "Run this page yourself"
+"""Heading of what leads from a notebook to its parameters, and of these."""
+
+FOLDED = ("The plan", "All parameters", USAGE)
+"""Sections that a page has at its end, folded: what a reader of its findings does not look for."""
 
 
 class _Renderer(IPythonRenderer):
@@ -92,27 +103,71 @@ class Page:
         return self.source[:2] if self.source[:2].isdigit() else ""
 
 
-def read_page(path: Path) -> Page:
+def read_page(path: Path, figure: Figure | None = None) -> Page:
     """An executed notebook, or a document without its comments, as a page.
+
+    Args:
+        path: of a notebook or a document (`.md`).
+        figure: of the report's first page, which a document may ask for.
 
     Raises:
         StudyError: the notebook ended in an error.
     """
     if path.suffix == ".md":
-        text = re.sub(r"^<!--.*?-->\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-        href, notebook = path.stem.lower(), nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(text)])
-    else:
-        href, notebook = path.stem, nbformat.read(path, 4)
-    markdown = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    headings = re.findall(r"^(#{1,2}) (.+)$", markdown, re.MULTILINE)
-    title = next((text for level, text in headings if level == "#"), path.stem)
+        return new_page(path.stem.lower(), path.name, _document(path.read_text(encoding="utf-8"), figure))
+    notebook = nbformat.read(path, 4)
     if failed := [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"]:
         raise StudyError(f"{path} ended in an error ({failed[0].ename}: {failed[0].evalue}); run it again first")
+    notebook.cells = _folded_last(notebook.cells)
+    return new_page(path.stem, path.name, notebook)
+
+
+def _document(text: str, figure: Figure | None) -> Any:
+    cells = []
+    for number, part in enumerate(text.split(KEY_FIGURE)):
+        if number and figure:
+            drawn = nbformat.v4.new_output("display_data", {FIGURE: figure._repr_html_()})
+            cells.append(nbformat.v4.new_code_cell(outputs=[drawn]))
+        part = re.sub(r"^<!--.*?-->\n", "", part, flags=re.DOTALL | re.MULTILINE)
+        cells.append(nbformat.v4.new_markdown_cell(part))
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def _folded_last(cells: Sequence[Any]) -> list[Any]:
+    """The cells with the sections of `FOLDED` at the end; the first of each names it in its metadata, `fold`."""
+    shown: list[Any] = []
+    folded: dict[str, list[Any]] = {heading: [] for heading in FOLDED}
+    section = shown
+    for number, cell in enumerate(cells):
+        following = cells[number + 1 : number + 2]
+        if _has_parameters(cell) or (number and any(map(_has_parameters, following))):
+            section = folded[USAGE]  # and what makes a configuration of them
+        elif cell.cell_type == "markdown":
+            first, _, rest = cell.source.partition("\n")
+            section = folded.get(first.removeprefix("## "), shown)
+            cell.source = cell.source if section is shown else rest
+        section.append(cell)
+    for heading, section in folded.items():
+        for cell in section[:1]:
+            cell.metadata["fold"] = {"id": slug(heading), "heading": heading}
+    return [*shown, *itertools.chain(*folded.values())]
+
+
+def _has_parameters(cell: Any) -> bool:
+    return not {"parameters", "injected-parameters"}.isdisjoint(cell.metadata.get("tags", ()))
+
+
+def new_page(stem: str, source: str, notebook: Any) -> Page:
+    """A page of a notebook's cells, named `stem`, of the file `source`."""
+    markdown = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^(#{1,2}) (.+)$", markdown, re.MULTILINE)
+    headings += [("##", cell.metadata["fold"]["heading"]) for cell in notebook.cells if "fold" in cell.metadata]
+    title = next((text for level, text in headings if level == "#"), stem)
     paragraphs = filter(None, map(str.strip, markdown.split("\n\n")))
     first = next((text for text in paragraphs if not text.startswith(("#", "$", "|", "*"))), "")
     summary = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", first)
     seconds = [(slug(text), re.sub(r"[`*]", "", text)) for level, text in headings if level == "##"]
-    return Page(f"{href}.html", path.name, title, seconds, " ".join(summary.split()), notebook)
+    return Page(f"{stem}.html", source, title, seconds, " ".join(summary.split()), notebook)
 
 
 def without_times(path: Path) -> str:

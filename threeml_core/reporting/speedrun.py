@@ -120,7 +120,7 @@ def target_table(found: Sequence[Climbed], targets: Sequence[float]) -> Table:
 
 
 def plot_ladder(found: Sequence[Climbed]) -> Figure:
-    """Left: core-seconds of each rung, a dot a seed. Right: perplexity at the end of each budget against its time."""
+    """Left: core-seconds of each rung, one dot per seed. Right: perplexity at each budget's end against its time."""
     names = [of.rung.name for of in found]
     colours = [look_of(_architecture(of))["color"] if of.rung.ours else GREY for of in found]
     with drawing(2, height=0.8 + 0.36 * len(found)) as (figure, (left, right)):
@@ -146,9 +146,9 @@ def plot_ladder(found: Sequence[Climbed]) -> Figure:
     said = "; ".join(f"{name}: {mean:.0f}" for name, mean in means.items())
     return Figure(
         figure,
-        f"Left: core-seconds to a masked perplexity of {found[0].target:g}, a dot a seed: {said or NOT_RUN}. Right: "
-        "the runs of each rung and seed, from few steps to as many as it needs; grey Hugging Face's, later rungs "
-        "darker; the line is the target.",
+        f"Left: core-seconds to a masked perplexity of {found[0].target:g}, one dot per seed: {said or NOT_RUN}. "
+        "Right: the runs of each rung and seed, from few steps to as many as it needs; grey Hugging Face's, later "
+        "rungs darker; the line is the target.",
     )
 
 

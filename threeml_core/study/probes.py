@@ -138,7 +138,7 @@ class ProbeEvidence(Evidence):
     ) -> Finding:
         """Difference of the mean accuracies; see `compared`, and `Evidence.scores`."""
         pair = [named(model, self.config) if model is not None else "" for model in (first, second)]
-        found = compared(self.probes, pair[0], pair[1], low, high, what or " - ".join(filter(None, pair)))
+        found = compared(self.probes, pair[0], pair[1], low, high, what or " against ".join(filter(None, pair)))
         if not found.values or found.doubt:
             return found
         return dataclasses.replace(found, spread=self.probes.spread, pooled=self.config.pooled_variances)

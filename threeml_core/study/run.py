@@ -33,14 +33,14 @@ def run_study(
     """Pre-train and fine-tune all that experiments need; do what is missing, `find` what it gave.
 
     An encoder is fine-tuned as soon as it is there and a worker is free. A run whose loss diverges is a failed
-    result, not the end of the study; it is not tried again. With `plan_only` nothing is done: what is there is read.
+    result, not the end of the study; it is not tried again. With `plan_only` nothing is done: what is finished is read.
     Experiments are named as in `("Table 2a", "Figure 5")`; None: all.
 
     Raises:
         StudyError: bad input, before any run starts; a damaged run.
     """
     if config.plan_only:
-        log("plan_only: nothing is run; the records that are there are read")
+        log("plan_only: nothing is run; finished runs are read")
     return _run(config, experiments, log, lambda jobs: run_jobs(jobs, config, log, config.num_workers))
 
 

@@ -300,8 +300,8 @@ def test_information_notebook(small_arguments: list[str], tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr[-2000:]
     text = str([output for cell in code_cells(out) for output in cell.outputs])
     for expected in (
-        "vanilla, first quarter of the blocks, as a share of the gain of all",
-        "3ML_self, first block, as a share of vanilla",
+        "vanilla, first quarter of the layers, as a share of the gain of all",
+        "3ML_self, first layer, as a share of vanilla",
         "0 (embedding)",
         "0 (decoder input)",
         "Shuffled tokens give",

@@ -219,7 +219,7 @@ def test_the_first_page_has_the_claims_first() -> None:
     places = [
         page.index(said)
         for said in (
-            "Of the paper's 9 claims all are undecided (one pre-training seed: no interval)",
+            "Of the paper's 9 claims, all are undecided (one pre-training seed: no interval)",
             "3ML_self-50% takes 77% of the FLOPs of vanilla-15%",
             "Scale: preset tiny, encoders of 4 layers × 64",
             "<figcaption>The paper's claims,",

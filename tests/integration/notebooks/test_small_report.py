@@ -31,7 +31,7 @@ def again(quick: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert failed == []
     output = tmp_path_factory.mktemp("report") / "small"
     shutil.copytree(REPORT, output)
-    build_report(folder, output, config)
+    build_report(folder, output, config, place=REPORT)
     return output
 
 
@@ -79,7 +79,7 @@ def test_figures_show_where_no_svg_does(again: Path) -> None:
 def test_every_page_says_what_fell() -> None:
     """What an audit found of these numbers stands above them, wherever a reader comes in."""
     pages = sorted(REPORT.glob("*.html"))
-    assert len(pages) == 14 and not (REPORT / "notice.html").exists()
+    assert len(pages) == 15 and not (REPORT / "notice.html").exists()
     for page in pages:
         notice = page.read_text(encoding="utf-8").split('<aside class="notice">')[1].split("</aside>")[0]
         for said in ("80-20-0 instead of 80-10-10", "bag of words (45.9)", "beyond 32", "consistent with a swap"):
@@ -126,15 +126,15 @@ def test_no_text_of_others_in_it() -> None:
 
 
 def test_pages_lead_from_one_to_the_next(again: Path) -> None:
-    """By numbers as the notebooks', and every page is reached from the first."""
+    """The findings first, then by numbers as the notebooks', and every page is reached from the first."""
     contents = re.findall(r'<a href="([\w-]+\.html)"><span class="page-number">(\d\d)</span>', _page(again, "index"))
     assert [number for _, number in contents] == [href[:2] for href, _ in contents] and len(contents) > 9
-    way, href = [], contents[0][0]
+    way, href = [], "findings.html"
     while href:
         way.append(href)
         found = re.findall(r'<a href="([\w-]+\.html)" rel="next">', _page(again, href.removesuffix(".html")))
         href = found[0] if found else ""
-    assert way == [*(href for href, _ in contents), "design.html", "findings.html"]
+    assert way == ["findings.html", *(href for href, _ in contents), "appendix.html", "design.html"]
 
 
 def _page(folder: Path, name: str) -> str:

@@ -46,16 +46,16 @@ def outcomes() -> list[Result]:
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [
-        ((YES,), "Of the paper's 1 claim C1 is supported."),
-        ((YES, claim("C9", 1, 1.1, 1.2)), "Of the paper's 2 claims all are supported."),
-        ((YES, NO), "Of the paper's 2 claims C1 is supported and C2 is contradicted."),
-        ((OPEN,), "Of the paper's 1 claim C3 is undecided (the interval reaches beyond the range)."),
-        ((ONE_SEED,), "Of the paper's 1 claim C4 is undecided (one pre-training seed: no interval)."),
-        ((OPEN, ONE_SEED), "Of the paper's 2 claims all are undecided."),
-        ((NOTHING,), "Of the paper's 1 claim C5 is not run."),
+        ((YES,), "Of the paper's 1 claim, C1 is supported."),
+        ((YES, claim("C9", 1, 1.1, 1.2)), "Of the paper's 2 claims, all are supported."),
+        ((YES, NO), "Of the paper's 2 claims, C1 is supported and C2 is contradicted."),
+        ((OPEN,), "Of the paper's 1 claim, C3 is undecided (the interval reaches beyond the range)."),
+        ((ONE_SEED,), "Of the paper's 1 claim, C4 is undecided (one pre-training seed: no interval)."),
+        ((OPEN, ONE_SEED), "Of the paper's 2 claims, all are undecided."),
+        ((NOTHING,), "Of the paper's 1 claim, C5 is not run."),
         (
             (YES, NO, OPEN, claim("C6", doubt="on the unigram plateau"), NOTHING),
-            "Of the paper's 5 claims C1 is supported, C2 is contradicted, C3 and C6 are undecided and C5 is not run.",
+            "Of the paper's 5 claims, C1 is supported, C2 is contradicted, C3 and C6 are undecided and C5 is not run.",
         ),
     ],
 )
@@ -65,7 +65,7 @@ def test_verdicts_in_a_sentence(found: tuple[Claim, ...], sentence: str) -> None
 
 def test_verdicts_by_probes_stand_beside() -> None:
     probed = [dataclasses.replace(NO, name="C1 by probes"), dataclasses.replace(NOTHING, name="C2 by probes")]
-    sentence = "Of the paper's 1 claim C1 is supported; by probes of frozen encoders there C1 is contradicted."
+    sentence = "Of the paper's 1 claim, C1 is supported; by probes of frozen encoders there, C1 is contradicted."
     assert said([YES], probed, " there") == sentence
 
 
@@ -141,9 +141,9 @@ def test_a_first_page_of_each_report(tmp_path: Path) -> None:
                 "C2 and C5 are contradicted" in sentences[0] and "a bag of words scores 45.9, more than" in sentences[1]
             )
         if preset == "small-probes":
-            judged = "encoders judge C1 and C3 are supported, C2 and C5 are contradicted and C4 and C6 are undecided"
-            assert judged in sentences[0] and "3ML_self-40% - vanilla-40% -3.4 ± 1.9 points" in sentences[1]
-            assert "2 blocks against 4" not in sentences[1]  # of a claim that is undecided
+            judged = "encoders judge, C1 and C3 are supported, C2 and C5 are contradicted and C4 and C6 are undecided"
+            assert judged in sentences[0] and "3ML_self-40% against vanilla-40%: -3.4 ± 1.9 points" in sentences[1]
+            assert "2 layers against 4" not in sentences[1]  # of a claim that is undecided
     assert first_page(make_config({}), [], ["00_basic_idea"], tmp_path) == ([], [])
 
 

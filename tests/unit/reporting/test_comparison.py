@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 
+import matplotlib.pyplot as plt
 import pytest
 
 from tests.study_records import finetuned, pretrained
@@ -14,10 +16,12 @@ from threeml_core.paper import reported_values
 from threeml_core.reporting.cells import measured, measured_perplexity
 from threeml_core.reporting.claims import claim_table, finding_table, key_figure
 from threeml_core.reporting.commands import study_runs_table
+from threeml_core.reporting.drawing import label_rates
 from threeml_core.reporting.figure_3 import figure_3, figure_3_values
 from threeml_core.reporting.figure_5 import figure_5, figure_5_values
 from threeml_core.reporting.notes import study_notes
 from threeml_core.reporting.scaling import plot_scaling, scaling_table
+from threeml_core.reporting.style import drawing
 from threeml_core.reporting.table import Table
 from threeml_core.reporting.table_1 import table_1
 from threeml_core.reporting.table_2 import swap_table, table_2, table_2_reported
@@ -205,6 +209,21 @@ def test_figure_5(outcomes: list[Result]) -> None:
     )
     figure = figure_5(outcomes)
     assert "1.37 and 1.5" in figure.alt and "3ML_self-50% 85.1 ± 0.2 at 1.25" in figure.alt
+
+
+def test_labels_of_rates_lie_beside_each_other(outcomes: list[Result]) -> None:
+    """Of points that are nearly one, as the vanilla models over the same rate."""
+    with drawing(2, 3.8) as (figure, axes):
+        axes[0].set(xlim=(0.8, 1.6), ylim=(45, 55))
+        points = [
+            (outcomes[i], x, 50 + y, (-14, 0)) for i, (x, y) in enumerate([(1, 0), (1, 0.1), (1, 0.3), (1.01, 0)])
+        ]
+        label_rates(axes[0], points)
+        figure.draw_without_rendering()
+        boxes = [text.get_window_extent() for text in axes[0].texts]
+    plt.close(figure)
+    assert len(boxes) == 4
+    assert not any(one.shrunk(0.9, 0.9).overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_clocks_of_runs_are_not_compared(outcomes: list[Result]) -> None:

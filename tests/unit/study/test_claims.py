@@ -107,7 +107,7 @@ def test_the_papers_own_figures_support_its_claims() -> None:
         assert found[name].verdict == "supported", [(f.what, f.values) for f in found[name].findings]
     assert found["C1"].findings[0].values == pytest.approx([0.7] * SEEDS, abs=0.06), "85.0 against 84.3"
     shallow = {f.what: f.values[0] for f in found["C4"].findings}
-    assert shallow["3ML_self, 2 blocks against 8: average"] == pytest.approx(88.93 - 88.17, abs=0.01)
+    assert shallow["3ML_self, 2 layers against 8: average"] == pytest.approx(88.93 - 88.17, abs=0.01)
     assert found["C8"].verdict == "not run"
 
 

@@ -11,7 +11,7 @@ from threeml_core.study.experiment import Experiment
 
 def first_block_knows_as_much(study: Evidence) -> Claim:
     """C8."""
-    text = "After its first block the decoder knows as much of the masked tokens as the vanilla model's last layer."
+    text = "After its first layer the decoder knows as much of the masked tokens as the vanilla model's last layer."
     return Claim("C8", text, "Figure 4", tuple(first_block(a, study.information) for a in ("self", "cross")))
 
 

@@ -15,7 +15,7 @@ def shallow_beats_deep(study: Evidence) -> Claim:
     depths = study.config.listed("study_depths")
     deepest = max(depths)
     shallow = [d for d in depths if 1 < d < deepest] or [d for d in depths if d < deepest]
-    words = {depth: f"{depth} block{'s' * (depth > 1)}" for depth in shallow}
+    words = {depth: f"{depth} layer{'s' * (depth > 1)}" for depth in shallow}
     found = study.variants("Table 2a", "decoder_num_hidden_layers", words, deepest, 0, math.inf)
     return Claim("C4", "A shallow decoder is better downstream than a deep one.", "Table 2a", found)
 
