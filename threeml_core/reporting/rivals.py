@@ -71,7 +71,7 @@ def comparison_table(race: Race) -> Table:
     """Each rival at the largest budget, and minus the baseline with its verdicts."""
     judged, rows = _judged(race), []
     for of in race.raced:
-        row = {"Rival": of.rival.name, "Seeds": _seeds(of), "Probes, %": cells.measured(_scores(race, of.rival.name))}
+        row = {"Rival": of.rival.name, "Probes, %": cells.measured(_scores(race, of.rival.name))}
         for rate in LOSSES:
             row[f"Loss at {float(rate):.0%}, nats"] = cells.measured(of.loss(-1, rate).values(), 3)
         if of is not race.raced[0]:
@@ -79,9 +79,9 @@ def comparison_table(race: Race) -> Table:
                 word, certain = judged[of.rival.name, name]
                 verdict = f"{word}, also corrected" if word == certain in ("better", "worse") else word
                 row[f"{name.capitalize()}, minus the baseline"] = f"{_difference(finding)}: {verdict}"
-        rows.append(row)
+        rows.append({**row, "Seeds": _seeds(of)})
     if floor := _scores(race, RANDOM):
-        rows.append({"Rival": RANDOM, "Seeds": f"{len(floor)}", "Probes, %": cells.measured(floor)})
+        rows.append({"Rival": RANDOM, "Probes, %": cells.measured(floor), "Seeds": f"{len(floor)}"})
     return Table(
         rows,
         f"The largest budget, the FLOPs of {race.raced[0].rival.name} for all; mean over seeds with its 95% interval. "
