@@ -11,7 +11,7 @@ import numpy as np
 from threeml_core.config import StudyConfig
 from threeml_core.reporting import cells
 from threeml_core.reporting.performance import clock_said
-from threeml_core.reporting.style import GREY, Figure, drawing, legend_below, look_of
+from threeml_core.reporting.style import GREY, Figure, drawing, hover, legend_below, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.statistics.intervals import mean_interval
 from threeml_core.statistics.verdicts import (
@@ -256,7 +256,8 @@ def plot_scores(race: Race, config: StudyConfig) -> Figure:
             interval, speedup = mean_interval(values), fifteen / of.share
             look = {**looks[of.rival.name], "linestyle": "none", "label": of.rival.name, "markersize": 7}
             half = 0 if interval.high is None else interval.high - interval.mean
-            axis.errorbar(speedup, interval.mean, yerr=half, elinewidth=0.8, **look)
+            drawn = axis.errorbar(speedup, interval.mean, yerr=half, elinewidth=0.8, **look)
+            hover(drawn[0], [f"{of.rival.name}: {speedup:.2f} times, {cells.measured(values)}%"])
             said.append(f"{of.rival.name}: {speedup:.2f} times, {interval.mean:.1f}%")
         if floor := _scores(race, RANDOM):
             axis.axhline(math.fsum(floor) / len(floor), color=GREY, linestyle=":", label=RANDOM)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -55,9 +56,9 @@ class Table:
         return "\n".join([line(self.columns), line(rule), *map(line, self.rows)])
 
     def _repr_html_(self) -> str:
-        are_numbers = (sum(map(_is_number, column)) > len(column) / 2 for column in zip(*self.rows, strict=True))
-        head = "".join(map(_head, self.columns, are_numbers))
-        body = "".join(f"<tr>{_cell(row[0], True)}{''.join(map(_cell, row[1:]))}</tr>" for row in self.rows)
+        sides = list(map(_side, zip(*self.rows, strict=True)))
+        head = "".join(map(_head, self.columns, sides))
+        body = "".join(f"<tr>{''.join(map(_cell, row, sides, itertools.count()))}</tr>" for row in self.rows)
         caption = html.escape(self.caption)
         head, body = f"<thead><tr>{head}</tr></thead>", f"<tbody>{body}</tbody>"
         if self.folded:
@@ -78,7 +79,9 @@ _NUMBER = re.compile(
     r"[+-]?\d[\d,.]*(e[+-]?\d+)?[×%KMG]?( ± [\d.]+| \([\d.]+ to [\d.]+\))?"
     r"( (M|G|s|min|h|kWh|Wh|GiB|MiB|GFLOP/s|tokens/s))?( \(subset\))?"
 )
-_METRICS = re.compile(r"(?<=[\d)])/(?=[\d+-])")  # between the numbers of a task with several
+_METRICS = re.compile(r"/(?=[\d+-])")  # between the numbers of a task with several
+_BREAKS = re.compile(r"(?<=/)(?=[\d+-])| (?=\()")
+_LONG = re.compile(r"(?<=\S{7}/)")  # where a heading may break
 _REPORTED = re.compile(rf" \({PAPER} [^()]*\)$")
 
 
@@ -87,23 +90,23 @@ def _is_number(text: str) -> bool:
     return text in (MISSING, "") or all(map(_NUMBER.fullmatch, parts))
 
 
-def _look(text: str) -> str:
-    """Attributes; inline as well, for viewers of notebooks."""
-    if _is_number(text):
-        return 'class="number" style="text-align:right"'
-    short = 'class="short" ' if len(text) <= 20 else ""  # names of models and splits are not broken
-    return f'{short}style="text-align:left"'
+def _side(column: Iterable[str]) -> str:
+    """Flush right are columns of numbers; said inline, for viewers of notebooks."""
+    known = [_is_number(text) for text in column if text not in (*_NOTHING, NOT_RUN)]
+    return f'style="text-align:{"right" if 2 * sum(known) > len(known) else "left"}"'
 
 
-def _head(name: str, number: bool) -> str:
-    return f'<th scope="col" style="text-align:{"right" if number else "left"}">{html.escape(name)}</th>'
+def _head(name: str, side: str) -> str:
+    return f'<th scope="col" {side}>{_LONG.sub("<wbr>", html.escape(name))}</th>'
 
 
-def _cell(text: str, heads_row: bool = False) -> str:
-    """The paper's value in an element of its own, and numbers of several metrics with a place to break between them."""
-    tag, scope = ("th", ' scope="row"') if heads_row else ("td", "")
+def _cell(text: str, side: str, column: int) -> str:
+    """The paper's value in an element of its own; long numbers in parts, between which they may break."""
+    tag, scope = ("td", "") if column else ("th", ' scope="row"')
     ours = _REPORTED.sub("", text)
     shown, reported = html.escape(ours), html.escape(text[len(ours) :])
-    if _is_number(text) and len(parts := _METRICS.split(shown)) > 1:
-        shown = "/<wbr>".join(f"<span>{part}</span>" for part in parts)
-    return f"<{tag}{scope} {_look(text)}>{shown}{f'<small>{reported}</small>' if reported else ''}</{tag}>"
+    # names of models and splits are not broken either
+    look = ' class="number"' if _is_number(text) else ' class="short"' if len(ours) <= 20 else ""
+    if _is_number(text) and _BREAKS.search(ours):
+        shown = _BREAKS.sub(r"</span>\g<0><wbr><span>", f"<span>{shown}</span>")
+    return f"<{tag}{scope}{look} {side}>{shown}{f'<small>{reported}</small>' if reported else ''}</{tag}>"

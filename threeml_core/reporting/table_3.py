@@ -29,19 +29,17 @@ def table_3(results: Sequence[Result], config: StudyConfig) -> Table:
         row = {"Model": result.run.model + ("" if equal else ", equal FLOPs")}
         row["Average"] = cells.average(result.comparison, marked=True)
         row |= {cells.task_heading(task): _task_cell(result, task) for task in tasks}
-        row |= {"Speed-up, FLOPs": cells.measured(cells.speedup(result), 2), "Steps": f"{c.max_steps:,}"}
-        row["Parameters"] = cells.parameters(result)
+        row["Speed-up, FLOPs"] = cells.measured(cells.speedup(result), 2)
         setting = f"{c.architecture} {c.mask_rate:g}"
         for model, values in reported_rows(recipe).items():
             where = values["glue_average"].setting
             # the efficient recipe has one budget; the longer one reports 125K and, at equal FLOPs, others
             if where.startswith(setting) and (where == setting or where.endswith(" 125")) == equal:
                 said = {cells.task_heading(task): reported_cell(values, task) for task in tasks}
-                said["Speed-up, FLOPs"] = _reported_speedup(values)
-                said |= {"Steps": f"{steps}K" for steps in where.split()[2:]}
+                said |= {"Model": model * (model != row["Model"]), "Speed-up, FLOPs": _reported_speedup(values)}
                 if {task.name for task in tasks} == set(GLUE_TASKS):
                     said["Average"] = values["glue_average"].reported
-                row = {name: beside(text, said.get(name)) for name, text in row.items()} | {"In the paper": model}
+                row = {name: beside(text, said.get(name)) for name, text in row.items()}
         rows.append(row)
     title = "GLUE development sets" if tasks[0].name in GLUE_TASKS else "diagnostic tasks, which are not GLUE"
     caption = f"Table 3: {title}; medians over fine-tuning seeds, beside the paper's ({recipe})"
@@ -141,7 +139,7 @@ def budget_table(results: Sequence[Result]) -> Table:
         c, records = result.run.config, list(result.ended.values())
         hours = [record.timing["train_seconds"] / 3600 for record in records]
         machines = [record.environment["hardware"] for record in records]
-        row = {"Model": result.run.model, "Steps": f"{c.max_steps:,}"}
+        row = {"Model": result.run.model, "Parameters": cells.parameters(result), "Steps": f"{c.max_steps:,}"}
         row["Tokens"] = f"{c.max_steps * c.batch_size * c.sequence_length / 1e6:,.1f} M"
         row["Training FLOPs"] = f"{records[0].flops['training']:.3g}" if records and records[0].flops else NOT_RUN
         row["Hours"] = cells.measured(hours, 3)

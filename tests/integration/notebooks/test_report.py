@@ -202,6 +202,7 @@ def test_the_study_behind_the_report() -> None:
     outcomes = find(TINY, None, [*records["pretrain"], *records["finetune"]])
     assert len(outcomes) == 21 and all(outcome.is_finished for outcome in outcomes)
     pages = {name: (REPORT / f"{name}.html").read_text(encoding="utf-8") for name, _ in COUNTERPARTS.values()}
+    pages = {name: re.sub("</?span>|<wbr>", "", text) for name, text in pages.items()}
     for outcome in outcomes:
         for artefact in outcome.run.exhibits:
             page = pages[COUNTERPARTS[artefact][0]]
