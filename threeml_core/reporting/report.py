@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -21,6 +23,13 @@ from threeml_core.reporting.style import FIGURE, Figure
 from threeml_core.reporting.table import Table
 from threeml_core.runs.archive import CURVES, RESULTS, from_records, shown_records, write_archive
 from threeml_core.runs.record import STAGES, describe_environment, load_records
+
+SCRIPT = (Path(__file__).parent / "template" / "table.js").read_text(encoding="utf-8").strip()
+"""The one script of a page."""
+
+_DIGEST = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+# what a browser may do for a page: no other script, and no request to any host
+_POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{_DIGEST}'"
 
 NOTICE = "NOTICE.md"
 """A document of a report's folder that stands above every page: what a reader has to know of numbers made earlier."""
@@ -96,6 +105,8 @@ def build_report(notebooks: Path, output: Path, config: StudyConfig, committed: 
     shared = {
         "title": f"3ML: {scale(config, records)}",
         "figure": FIGURE,
+        "policy": _POLICY,
+        "script": SCRIPT,
         "pages": pages,
         "notice": to_html(notice.read_text(encoding="utf-8")) if notice in documents else "",
         "answer": sentences,

@@ -92,7 +92,7 @@ def _is_number(text: str) -> bool:
 
 def _side(column: Iterable[str]) -> str:
     """Flush right are columns of numbers; said inline, for viewers of notebooks."""
-    known = [_is_number(text) for text in column if text not in (*_NOTHING, NOT_RUN)]
+    known = [_is_number(ours) for text in column if (ours := _REPORTED.sub("", text)) not in (*_NOTHING, NOT_RUN)]
     return f'style="text-align:{"right" if 2 * sum(known) > len(known) else "left"}"'
 
 
