@@ -257,7 +257,7 @@ def test_what_was_not_run_says_so() -> None:
     assert "Nothing of this page has been run yet." in study_notes(nothing)
     assert {claim.verdict for claim in claims(LARGE, nothing, ())} == {"not run"}
     table = claim_table(claims(LARGE, nothing, ()))
-    assert cells(table, "Here") == ["not run"] * 9 and cells(table, "Why not") == [""] * 9
+    assert cells(table, "Here") == ["not run"] * 9 and "Why not" not in table.columns
 
 
 def test_one_model_is_missing() -> None:
