@@ -49,7 +49,7 @@ for (const table of document.querySelectorAll("table.study")) {
   const heads = [...table.tHead.rows[0].cells], order = [...table.tBodies[0].rows];
   for (const row of order) [...row.cells].forEach((cell, i) => (cell.dataset.label = heads[i].textContent));
   table.classList.toggle("cards", heads.length > 3);
-  if (heads.length > 7) switches(table, heads);
+  if (heads.length > 6) switches(table, heads);
   if (order.length < 3) continue;
   heads.forEach((head, column) => {
     const button = document.createElement("button");
