@@ -1,6 +1,6 @@
 """The report in Chromium: sorting, switching, phones, dark, print; nothing on the console, no request to a host.
 
-Skipped where there is no Chromium or no Playwright (the extra `browser`), which drives the Chromium of the machine.
+Skipped where there is no Chromium or no Playwright, which drives the machine's Chromium and downloads none.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("no Chromium here")
-    api = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install -e '.[browser]'")
+    api = pytest.importorskip("playwright.sync_api", reason="no Playwright here: pip install -e '.[test]'")
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
         yield browser

@@ -85,7 +85,7 @@ class Figure:
         _, tag, svg = buffer.getvalue().partition("<svg")
         for colour, of_page in _OF_PAGE.items():
             svg = svg.replace(colour, of_page)
-        svg = re.sub(rf'(?s)<g id="{_HOVER}([^"]*)">(.*?</g>)', _titled, tag + svg)
+        svg = re.sub(rf"(?s)<g id=([\"']){_HOVER}(.*?)\1>(.*?</g>)", _titled, tag + svg)
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
         # names inside an SVG are global to the page: make them this figure's own
         prefix = f"f{zlib.crc32(alt.encode()):08x}-"
@@ -117,10 +117,10 @@ def hover(artist: Artist, texts: Iterable[str]) -> None:
 
 
 def _titled(group: re.Match[str]) -> str:
-    texts, drawn = group[1].split("\n"), group[2]
+    texts, drawn = group[2].split("\n"), group[3]
     parts = re.split(r"(<use [^>]*)/>", drawn)
     if len(texts) == 1 or 2 * len(texts) + 1 != len(parts):
-        return f"<g><title>{group[1]}</title>{drawn}"
+        return f"<g><title>{group[2]}</title>{drawn}"
     marks = (f"{mark}><title>{text}</title></use>" for mark, text in zip(parts[1::2], texts, strict=True))
     return "<g>" + "".join(itertools.chain(*itertools.zip_longest(parts[::2], marks, fillvalue="")))
 
