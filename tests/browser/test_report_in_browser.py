@@ -207,6 +207,7 @@ def test_rows_are_cards_on_a_phone(tables: Any) -> None:
     for table in tables.locator("table").all():
         heads = table.locator("thead th").all_text_contents()
         assert table.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth")
+        assert table.evaluate("e => e.tHead.offsetHeight") <= 1, "there for those who listen alone"
         for row in table.locator("tbody tr").all()[:3]:
             assert row.evaluate("e => getComputedStyle(e).display") == "block"
             labels = row.evaluate("e => [...e.cells].map(c => getComputedStyle(c, '::before').content)")
