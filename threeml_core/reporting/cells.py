@@ -14,7 +14,6 @@ from threeml_core.statistics.intervals import mean_interval, ratio_interval
 from threeml_core.study.results import Downstream, Result, averages
 
 _Reported = Mapping[tuple[str, str], ReportedValue]  # (setting, metric) -> value
-PAPER = "paper"  # the model of a row that the paper reports
 
 # the vanilla model at which mask rate, and where a record has the speed-up in FLOPs over it
 SPEEDUPS = {"15%": "speedup_over_vanilla_15", "the same rate": "speedup_over_vanilla_same_rate"}
@@ -114,17 +113,17 @@ def ablation_heading(task: Task) -> str:
 
 
 def ablation(result: Result, tasks: Sequence[Task]) -> dict[str, str]:
-    """Columns of the ablations, times 100: each task, and their average."""
-    cells = {}
+    """Columns of the ablations, times 100: the average, and each task."""
+    cells = {"Average": average(result.ablation, marked=True)}
     for task in tasks:
         scores = [study.score(task) for study in result.ablation.values()]
         cells[ablation_heading(task)] = measured([s for s in scores if s is not None], scale=100)
-    return {**cells, "Average": average(result.ablation, marked=True)}
+    return cells
 
 
 def reported_ablation(setting: str, reported: _Reported, tasks: Sequence[Task]) -> dict[str, str]:
     """The same columns as the paper reports them; the average is of its own three tasks alone."""
-    found = {ablation_heading(task): reported.get((setting, f"{task.name}_accuracy")) for task in tasks}
     same = {task.name for task in tasks} == set(ABLATION_TASKS)
-    found["Average"] = reported.get((setting, "ablation_average")) if same else None
+    found = {"Average": reported.get((setting, "ablation_average")) if same else None}
+    found |= {ablation_heading(task): reported.get((setting, f"{task.name}_accuracy")) for task in tasks}
     return {heading: value.reported if value else MISSING for heading, value in found.items()}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import rate_label
+from threeml_core.reporting.cells import measured, measured_perplexity
 from threeml_core.reporting.references import AVERAGE, references
-from threeml_core.reporting.style import INK, draw_references, legend_below, look_of, note_not_run, span_alike
+from threeml_core.reporting.style import INK, draw_references, hover, legend_below, look_of, note_not_run, span_alike
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import Interval, mean_interval, ratio_interval
 from threeml_core.study.results import Result, averages
@@ -28,7 +30,9 @@ def draw_means(
     look = look_of(architecture)
     found = [mean_interval(values) for _, values in points]
     at = {"x": [x for x, _ in points], "y": [of.mean for of in found], "yerr": _halves(found)}
-    axis.errorbar(**at, capsize=3, linewidth=2, elinewidth=1, markersize=5, label=label, **look)
+    drawn = axis.errorbar(**at, capsize=3, linewidth=2, elinewidth=1, markersize=5, label=label, **look)
+    name = label or ARCHITECTURES[architecture].label
+    hover(drawn[0], (f"{name} at {x:.4g}: {measured(values)}" for x, values in points))
     if dots := [(x, value) for x, values in points for value in values if len(values) > 1]:
         axis.scatter(*zip(*dots, strict=True), s=12, alpha=0.5, color=look["color"])
 
@@ -74,9 +78,17 @@ def label_rates(axis: Any, points: Sequence[tuple[Result, float, float, tuple[in
         label_rate(axis, result, x, y, at)
 
 
-_PANELS: tuple[tuple[str, Callable[[Result], list[float]], Callable[[Sequence[float]], Interval]], ...] = (
-    ("validation perplexity, masked", lambda of: [*of.metric("eval_perplexity_masked").values()], ratio_interval),
-    ("average score after fine-tuning", lambda of: [*averages(of.comparison).values()], mean_interval),
+_Values = Sequence[float]
+_PANELS: tuple[
+    tuple[str, Callable[[Result], list[float]], Callable[[_Values], Interval], Callable[[_Values], str]], ...
+] = (
+    (
+        "validation perplexity, masked",
+        lambda of: [*of.metric("eval_perplexity_masked").values()],
+        ratio_interval,
+        measured_perplexity,
+    ),
+    ("average score after fine-tuning", lambda of: [*averages(of.comparison).values()], mean_interval, measured),
 )
 
 
@@ -84,12 +96,13 @@ def draw_intervals(
     axes: Sequence[Any], points: Sequence[tuple[float, Result]], side: tuple[int, int] | None = None, **look: Any
 ) -> None:
     """Perplexity and score of (x, model) with their intervals, in a panel each; mask rates stand at `side`, if any."""
-    for axis, (_, values_of, interval) in zip(axes, _PANELS, strict=True):
+    for axis, (_, values_of, interval, said) in zip(axes, _PANELS, strict=True):
         shown = [(x, result, interval(values)) for x, result in points if (values := values_of(result))]
         if not shown:
             continue
         means, halves = [f.mean for *_, f in shown], _halves([f for *_, f in shown])
-        axis.errorbar([x for x, *_ in shown], means, yerr=halves, capsize=3, **look)
+        drawn = axis.errorbar([x for x, *_ in shown], means, yerr=halves, capsize=3, **look)
+        hover(drawn[0], (f"{result.run.model}: {said(values_of(result))}" for _, result, _ in shown))
         for x, result, found in shown if side else ():
             label_rate(axis, result, x, found.mean, side or ABOVE)
 

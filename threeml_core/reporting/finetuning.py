@@ -56,10 +56,10 @@ def glue_table(studies: Sequence[GlueStudy]) -> Table:
     tasks = [result.task for result in studies[0].results]
     rows = []
     for study in studies:
-        row = {"Model": study.name, **{task_heading(result.task): _cell(result) for result in study.results}}
         complete = len(tasks) > 1 and study.average is not None
         subset = " (subset)" if any(result.is_subset for result in study.results) else ""
-        rows.append({**row, "Average": f"{percent(study.average)}{subset}" if complete else MISSING})
+        row = {"Model": study.name, "Average": f"{percent(study.average)}{subset}" if complete else MISSING}
+        rows.append(row | {task_heading(result.task): _cell(result) for result in study.results})
     if not all(task.name in GLUE_TASKS for task in tasks):
         return Table(rows, "Diagnostic tasks of this project; they are not GLUE, and the paper has no such numbers")
     for recipe in RECIPES:

@@ -14,13 +14,14 @@ from matplotlib.patches import Patch
 from matplotlib.transforms import blended_transform_factory
 
 from threeml_core.reporting.claims import measured, number_of, reported
-from threeml_core.reporting.style import GREY, INK, Figure, drawing
+from threeml_core.reporting.style import BAD, GOOD, GREY, INK, Figure, drawing, hover
 from threeml_core.statistics.verdicts import CONTRADICTED, NOT_RUN, SUPPORTED, UNDECIDED, Claim, Finding
 
 MARKS = {SUPPORTED: "✓", CONTRADICTED: "✗", UNDECIDED: "?", NOT_RUN: "–"}
 """Beside the word of a verdict, for those who do not tell its colour."""
 
-_COLOURS = {SUPPORTED: "#3a8f3a", CONTRADICTED: "#cf3a32", UNDECIDED: GREY, NOT_RUN: GREY}
+_COLOURS = {SUPPORTED: GOOD, CONTRADICTED: BAD, UNDECIDED: GREY, NOT_RUN: GREY}
+_TEXT_COLOURS = {**_COLOURS, UNDECIDED: INK, NOT_RUN: INK}
 _UNITS = {
     "points": "difference of scores, points of 100",
     "nats": "difference of validation losses, nats",
@@ -123,12 +124,12 @@ def _draw(axis: Any, unit: str, lines: Sequence[_Line], names: Sequence[str]) ->
             look = {"transform": left, "va": "center", "fontsize": 8.5, "in_layout": False}
             for column, verdict in enumerate(line.verdicts):  # seen on a phone, where the words are out of sight
                 x = 0.004 + 0.02 * column
-                axis.text(x, middle, MARKS[verdict], color=_COLOURS[verdict], weight="bold", **look)
+                axis.text(x, middle, MARKS[verdict], color=_TEXT_COLOURS[verdict], weight="bold", **look)
             axis.text(0.008 + 0.02 * len(names), middle, line.text, **look)
         weight = "normal" if line.findings else "bold"
         for column, verdict in enumerate(line.verdicts):
             x, look = 1.02 + 0.27 * column, {"transform": right, "va": "center", "fontsize": 8.5}
-            axis.text(x, middle, MARKS[verdict], color=_COLOURS[verdict], weight="bold", **look)
+            axis.text(x, middle, MARKS[verdict], color=_TEXT_COLOURS[verdict], weight="bold", **look)
             axis.text(x + 0.035, middle, verdict, weight=weight, **look)
         place -= line.height
     axis.set(xlim=(low, high), ylim=(place - 0.2, 0))
@@ -150,7 +151,8 @@ def _interval(axis: Any, finding: Finding, y: float, mark: str, span: tuple[floa
         for is_beyond, edge, arrow in ((found.low < span[0], span[0], "<"), (found.high > span[1], span[1], ">")):
             if is_beyond:
                 axis.plot(edge, y, marker=arrow, markersize=5, clip_on=False, **look)
-    axis.plot(found.mean, y, marker=mark, markersize=5, **look)
+    (drawn,) = axis.plot(found.mean, y, marker=mark, markersize=5, **look)
+    hover(drawn, [f"{finding.what}: {measured(finding)}, {finding.verdict}"])
 
 
 def _span(findings: Sequence[Finding]) -> tuple[float, float]:

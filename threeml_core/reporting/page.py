@@ -75,9 +75,15 @@ def to_html(source: str) -> str:
     text = MarkdownWithMath(renderer=_Renderer()).render(source)
     heading = r"(?s)<h([1-4])[^>]*>(.*?)</h\1>"
     text = re.sub(heading, lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', text)
-    text = text.replace("<table>", '<table class="study">')
+    text = re.sub(r"(?s)<table>.*?</table>", lambda m: f'<div class="output">{_scoped(m[0])}</div>', text)
     text = re.sub(r'href="([\w.-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', text)
     return re.sub(r'href="([\w-]+)\.md(#[^"]*)?"', lambda m: f'href="{m[1].lower()}.html{m[2] or ""}"', text)
+
+
+def _scoped(table: str) -> str:
+    """A table of Markdown as those of `Table`: its cells say whether they head a column or a row."""
+    table = re.sub(r"<th\b", '<th scope="col"', table.replace("<table>", '<table class="study">'))
+    return re.sub(r"(?s)(<tr>\s*)<td(.*?)</td>", r'\1<th scope="row"\2</th>', table)
 
 
 def without_dead_links(text: str, pages: Collection[str]) -> str:

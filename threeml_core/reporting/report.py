@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import re
 import shutil
@@ -31,6 +33,13 @@ from threeml_core.runs.archive import (
 )
 from threeml_core.runs.record import STAGES, describe_environment, load_records
 
+SCRIPT = (Path(__file__).parent / "template" / "table.js").read_text(encoding="utf-8").strip()
+"""The one script of a page."""
+
+_DIGEST = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+# what a browser may do for a page: no other script, and no request to any host
+_POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{_DIGEST}'"
+
 NOTICE = "NOTICE.md"
 """A document of a report's folder that stands above every page: what a reader has to know of numbers made earlier."""
 
@@ -59,7 +68,8 @@ class Renderer:
         self.exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
         light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
         styles = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
-        self.shared = {"code_styles": re.sub(r" */\*.*?\*/", "", styles), "figure": FIGURE, "paper": _PAPER, **shared}
+        own = {"figure": FIGURE, "policy": _POLICY, "script": SCRIPT, "paper": _PAPER}
+        self.shared = {"code_styles": re.sub(r" */\*.*?\*/", "", styles), **own, **shared}
         self.shared["elsewhere"] = [("The paper", _PAPER), *self._in_this_project()]
 
     def __call__(self, page: Page | None) -> str:

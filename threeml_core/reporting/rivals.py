@@ -11,7 +11,7 @@ import numpy as np
 from threeml_core.config import StudyConfig
 from threeml_core.reporting import cells
 from threeml_core.reporting.performance import clock_said
-from threeml_core.reporting.style import GREY, Figure, drawing, legend_below, look_of
+from threeml_core.reporting.style import GREY, Figure, drawing, hover, legend_below, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.statistics.intervals import mean_interval
 from threeml_core.statistics.verdicts import (
@@ -71,7 +71,7 @@ def comparison_table(race: Race) -> Table:
     """Each rival at the largest budget, and minus the baseline with its verdicts."""
     judged, rows = _judged(race), []
     for of in race.raced:
-        row = {"Rival": of.rival.name, "Seeds": _seeds(of), "Probes, %": cells.measured(_scores(race, of.rival.name))}
+        row = {"Rival": of.rival.name, "Probes, %": cells.measured(_scores(race, of.rival.name))}
         for rate in LOSSES:
             row[f"Loss at {float(rate):.0%}, nats"] = cells.measured(of.loss(-1, rate).values(), 3)
         if of is not race.raced[0]:
@@ -79,9 +79,9 @@ def comparison_table(race: Race) -> Table:
                 word, certain = judged[of.rival.name, name]
                 verdict = f"{word}, also corrected" if word == certain in ("better", "worse") else word
                 row[f"{name.capitalize()}, minus the baseline"] = f"{_difference(finding)}: {verdict}"
-        rows.append(row)
+        rows.append({**row, "Seeds": _seeds(of)})
     if floor := _scores(race, RANDOM):
-        rows.append({"Rival": RANDOM, "Seeds": f"{len(floor)}", "Probes, %": cells.measured(floor)})
+        rows.append({"Rival": RANDOM, "Probes, %": cells.measured(floor), "Seeds": f"{len(floor)}"})
     return Table(
         rows,
         f"The largest budget, the FLOPs of {race.raced[0].rival.name} for all; mean over seeds with its 95% interval. "
@@ -256,7 +256,8 @@ def plot_scores(race: Race, config: StudyConfig) -> Figure:
             interval, speedup = mean_interval(values), fifteen / of.share
             look = {**looks[of.rival.name], "linestyle": "none", "label": of.rival.name, "markersize": 7}
             half = 0 if interval.high is None else interval.high - interval.mean
-            axis.errorbar(speedup, interval.mean, yerr=half, elinewidth=0.8, **look)
+            drawn = axis.errorbar(speedup, interval.mean, yerr=half, elinewidth=0.8, **look)
+            hover(drawn[0], [f"{of.rival.name}: {speedup:.2f} times, {cells.measured(values)}%"])
             said.append(f"{of.rival.name}: {speedup:.2f} times, {interval.mean:.1f}%")
         if floor := _scores(race, RANDOM):
             axis.axhline(math.fsum(floor) / len(floor), color=GREY, linestyle=":", label=RANDOM)

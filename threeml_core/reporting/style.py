@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+import itertools
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import seaborn as sns
 from IPython.display import display
+from matplotlib.artist import Artist
 from matplotlib.figure import Figure as MatplotlibFigure
 from PIL import Image
 
@@ -22,6 +24,7 @@ from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.table import NOT_RUN
 
 INK = "#010203"  # stands for the text colour of the page: `currentColor` in the SVG
+GOOD, BAD = "#2b7a2b", "#c0302a"  # of verdicts: the page's own in the SVG, which differ in light and dark
 GREY = "#888888"  # whatever models are set against: a unigram, a constant answer, another implementation
 
 
@@ -53,6 +56,7 @@ Viewers of notebooks do not know it and show the PNG beside it: they take `text/
 trusted they strip the SVG from it.
 """
 
+_OF_PAGE = {INK: "currentColor", GOOD: f"var(--good, {GOOD})", BAD: f"var(--bad, {BAD})"}
 _DPI, _COLOURS = 110, 64  # of a PNG, which stands in committed notebooks
 
 
@@ -68,6 +72,9 @@ class Figure:
     def __init__(self, figure: MatplotlibFigure, alt: str, caption: str = "") -> None:
         self.alt, self.caption = alt, caption or alt
         buffer, pixels, self.png = io.StringIO(), io.BytesIO(), io.BytesIO()
+        for artist in (each for axis in figure.axes for each in (*axis.lines, *axis.collections) if not each.get_gid()):
+            if (label := str(artist.get_label())) and not label.startswith("_"):
+                hover(artist, [label.replace(r"\$", "$")])
         with matplotlib.rc_context(_RC):
             figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
             figure.savefig(pixels, format="png", bbox_inches="tight", dpi=_DPI, facecolor="white")
@@ -75,8 +82,11 @@ class Figure:
         Image.open(pixels).convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE).save(
             self.png, format="png", optimize=True
         )
-        _, tag, svg = buffer.getvalue().replace(INK, "currentColor").partition("<svg")
-        svg = re.sub(r"<metadata>.*?</metadata>", "", tag + svg, flags=re.DOTALL)
+        _, tag, svg = buffer.getvalue().partition("<svg")
+        for colour, of_page in _OF_PAGE.items():
+            svg = svg.replace(colour, of_page)
+        svg = re.sub(rf"(?s)<g id=([\"']){_HOVER}(.*?)\1>(.*?</g>)", _titled, tag + svg)
+        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
         # names inside an SVG are global to the page: make them this figure's own
         prefix = f"f{zlib.crc32(alt.encode()):08x}-"
         svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r'(\bid="|url\(#|href="#)', rf"\1{prefix}", tag[0]), svg)
@@ -96,6 +106,23 @@ class Figure:
         display({FIGURE: self._repr_html_(), "image/png": png, "text/plain": repr(self)}, raw=True)
         caption = {"text/html": f"<p><small>{html.escape(self.caption)}</small></p>", "text/plain": self.caption}
         display(caption, raw=True, metadata={"caption": True})
+
+
+_HOVER = "hover: "  # an artist's id begins so, until its texts are titles
+
+
+def hover(artist: Artist, texts: Iterable[str]) -> None:
+    """What the pointer shows: a text for each mark of an artist, or one for all of it (by itself: its label)."""
+    artist.set_gid(_HOVER + "\n".join(texts))
+
+
+def _titled(group: re.Match[str]) -> str:
+    texts, drawn = group[2].split("\n"), group[3]
+    parts = re.split(r"(<use [^>]*)/>", drawn)
+    if len(texts) == 1 or 2 * len(texts) + 1 != len(parts):
+        return f"<g><title>{group[2]}</title>{drawn}"
+    marks = (f"{mark}><title>{text}</title></use>" for mark, text in zip(parts[1::2], texts, strict=True))
+    return "<g>" + "".join(itertools.chain(*itertools.zip_longest(parts[::2], marks, fillvalue="")))
 
 
 @contextmanager

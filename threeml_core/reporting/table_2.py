@@ -11,7 +11,7 @@ from threeml_core.paper import reported_in
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
-from threeml_core.reporting.table import MISSING, Table
+from threeml_core.reporting.table import Table, beside
 from threeml_core.statistics.verdicts import Finding
 from threeml_core.study.experiment import Experiment, ablation_config
 from threeml_core.study.ledger import EXPERIMENTS, chosen_experiments
@@ -21,7 +21,7 @@ _SWAPPED = ("80-20-0", "80-0-20")
 
 
 def table_2(experiment: Experiment | str, results: Sequence[Result], config: StudyConfig) -> Table:
-    """Our row for each value and model, and beneath it the paper's where it has that value.
+    """A row for each value and model, with the paper's where it has that value.
 
     `experiment` may be an ablation of your own that varies one parameter. Of Table 2c's two perplexities one is of the
     corruption that all are validated on, the other over the kinds as in the run's own split, as the paper's must be.
@@ -35,21 +35,20 @@ def table_2(experiment: Experiment | str, results: Sequence[Result], config: Stu
     for result in shown:
         c, default = result.run.config, defaults.get(result.run.config.architecture)
         row = {"Model": result.run.model, title: f"{getattr(c, key)}", **cells.ablation(result, tasks)}
-        if result is default:
-            row["Against the default"] = "default"
-        elif default is not None:
-            row["Against the default"] = cells.average_difference(result.ablation, default.ablation)
         row |= {heading: cells.perplexity(result, metric) for heading, metric in experiment.columns.items()}
-        rows.append({**row, "Parameters": cells.parameters(result)})
         setting = f"{c.architecture} {c.mask_rate:g} {key}={getattr(c, key)}"
         said = cells.reported_ablation(setting, reported, tasks)
         if value := reported.get((setting, "perplexity")):
             said["Perplexity, own split"] = value.reported
-        if set(said.values()) != {MISSING}:
-            rows.append({"Model": cells.PAPER, title: f"{getattr(c, key)}", **said})
+        row = {heading: beside(text, said.get(heading)) for heading, text in row.items()}
+        if result is default:
+            row["Against the default"] = "default"
+        elif default is not None:
+            row["Against the default"] = cells.average_difference(result.ablation, default.ablation)
+        rows.append({**row, "Parameters": cells.parameters(result)})
     commands = commands_of(shown, config, name, key)
-    beside = "; the paper's rows are of its large models" if reported else ""
-    return Table(rows, f"{name}: {experiment.title}{beside}", commands=commands)
+    whose = "; the paper's values are of its large models" if reported else ""
+    return Table(rows, f"{name}: {experiment.title}{whose}", commands=commands)
 
 
 def table_2_reported(name: str) -> Table:
@@ -77,8 +76,7 @@ def swap_table(results: Sequence[Result]) -> Table:
         for split in _SWAPPED:
             own[split] = found[split].own_perplexity if split in found else {}
             said[split] = reported[f"{architecture} 0.4 mask_split={split}", "perplexity"]
-            row[split] = cells.measured_perplexity(own[split].values())
-            row[f"{split}, {cells.PAPER}"] = said[split].reported
+            row[split] = beside(cells.measured_perplexity(own[split].values()), said[split].reported)
         first, second = ({seed: math.log(value) for seed, value in own[split].items()} for split in _SWAPPED)
         values = tuple(first[seed] - second[seed] for seed in sorted(first.keys() & second.keys()))
         is_first = said[_SWAPPED[0]].value > said[_SWAPPED[1]].value

@@ -12,37 +12,37 @@ from threeml_core.paper import ReportedValue, reported_values
 from threeml_core.reporting import cells
 from threeml_core.reporting.commands import commands_of
 from threeml_core.reporting.references import untrained
-from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.reporting.table import MISSING, NOT_RUN, Table, beside
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import difference_interval
 from threeml_core.study.results import Result
 
 
 def table_3(results: Sequence[Result], config: StudyConfig) -> Table:
-    """Our row of each model, and beneath it the paper's."""
+    """Our row of each model, in its cells the paper's values of its model."""
     tasks = select_tasks(config)
     recipe = config.preset if config.preset == "longer-base" else "efficient-large"
     rows, shown = [], cells.shown_in("Table 3", results)
     for result in shown:
         c = result.run.config
         equal = c.max_steps == study_steps(config)
-        row = {"Model": result.run.model + ("" if equal else ", equal FLOPs"), "Parameters": cells.parameters(result)}
-        row |= {"Steps": f"{c.max_steps:,}", "Speed-up, FLOPs": cells.measured(cells.speedup(result), 2)}
+        row = {"Model": result.run.model + ("" if equal else ", equal FLOPs")}
+        row["Average"] = cells.average(result.comparison, marked=True)
         row |= {cells.task_heading(task): _task_cell(result, task) for task in tasks}
-        rows.append({**row, "Average": cells.average(result.comparison, marked=True)})
+        row["Speed-up, FLOPs"] = cells.measured(cells.speedup(result), 2)
         setting = f"{c.architecture} {c.mask_rate:g}"
         for model, values in reported_rows(recipe).items():
             where = values["glue_average"].setting
             # the efficient recipe has one budget; the longer one reports 125K and, at equal FLOPs, others
             if where.startswith(setting) and (where == setting or where.endswith(" 125")) == equal:
-                steps = where.split()[2:]
-                row = {"Model": f"{cells.PAPER}: {model}", "Steps": f"{steps[0]}K" if steps else ""}
-                row["Speed-up, FLOPs"] = _reported_speedup(values)
-                row |= {cells.task_heading(task): reported_cell(values, task) for task in tasks}
-                same = {task.name for task in tasks} == set(GLUE_TASKS)
-                rows.append({**row, "Average": values["glue_average"].reported if same else MISSING})
+                said = {cells.task_heading(task): reported_cell(values, task) for task in tasks}
+                said |= {"Model": model * (model != row["Model"]), "Speed-up, FLOPs": _reported_speedup(values)}
+                if {task.name for task in tasks} == set(GLUE_TASKS):
+                    said["Average"] = values["glue_average"].reported
+                row = {name: beside(text, said.get(name)) for name, text in row.items()}
+        rows.append(row)
     title = "GLUE development sets" if tasks[0].name in GLUE_TASKS else "diagnostic tasks, which are not GLUE"
-    caption = f"Table 3: {title}; medians over fine-tuning seeds, and the paper's rows ({recipe})"
+    caption = f"Table 3: {title}; medians over fine-tuning seeds, beside the paper's ({recipe})"
     return Table(rows, caption, commands=commands_of(shown, config, "Table 3", "max_steps"))
 
 
@@ -50,9 +50,9 @@ def table_3_reported(recipe: str) -> Table:
     """All rows of the half of Table 3 that is of one recipe, as the paper reports them."""
     rows = []
     for model, values in reported_rows(recipe).items():
-        row = {"Model": model, "Speed-up": _reported_speedup(values)}
+        row = {"Model": model, "Average": values["glue_average"].reported}
         row |= {cells.task_heading(task): reported_cell(values, task) for task in GLUE_TASKS.values()}
-        rows.append({**row, "Average": values["glue_average"].reported})
+        rows.append({**row, "Speed-up": _reported_speedup(values)})
     return Table(rows, f"Table 3 as reported, {recipe}", folded=True)
 
 
@@ -139,7 +139,7 @@ def budget_table(results: Sequence[Result]) -> Table:
         c, records = result.run.config, list(result.ended.values())
         hours = [record.timing["train_seconds"] / 3600 for record in records]
         machines = [record.environment["hardware"] for record in records]
-        row = {"Model": result.run.model, "Steps": f"{c.max_steps:,}"}
+        row = {"Model": result.run.model, "Parameters": cells.parameters(result), "Steps": f"{c.max_steps:,}"}
         row["Tokens"] = f"{c.max_steps * c.batch_size * c.sequence_length / 1e6:,.1f} M"
         row["Training FLOPs"] = f"{records[0].flops['training']:.3g}" if records and records[0].flops else NOT_RUN
         row["Hours"] = cells.measured(hours, 3)

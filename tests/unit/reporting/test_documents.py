@@ -64,7 +64,7 @@ def test_documents_become_pages(tmp_path: Path) -> None:
     assert (report / "DESIGN.md").read_text() == design
     page = (report / "design.html").read_text()
     assert 'href="01_page.html"' in page and 'href="DESIGN.md"' in page and "The design" in page
-    assert 'href="design.html#x"' in page and "table: small" not in page and "<th>A</th>" in page
+    assert 'href="design.html#x"' in page and "table: small" not in page and '<th scope="col">A</th>' in page
     assert 'href="design.html"' in (report / "index.html").read_text()
     assert '"train_loss": 2.5' in (report / CURVES).read_text() and record.run_id in (report / RESULTS).read_text()
     (report / RESULTS).unlink()

@@ -47,7 +47,7 @@ from threeml_core.reporting.performance import (
     speed_comparison,
 )
 from threeml_core.reporting.pretraining import comparison_table
-from threeml_core.reporting.report import build_report
+from threeml_core.reporting.report import SCRIPT, build_report
 from threeml_core.reporting.table import Table
 from threeml_core.reporting.table_3 import budget_table
 from threeml_core.runs.record import RunRecord, write_record
@@ -105,7 +105,7 @@ class Seen(HTMLParser):
 
 
 def shows(page: str, *texts: str) -> Seen:
-    seen = Seen(page)
+    seen = Seen(page.replace(f"<script>{SCRIPT}</script>", "", 1))
     assert seen.active == []
     for text in texts:
         assert text in seen.text
