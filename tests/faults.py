@@ -616,20 +616,18 @@ BAD_INPUTS = [
     BadInput(
         "jsonl-broken", "jsonl with a broken line", corpus("a.jsonl", '{"text": "a"}\n{"text": \n'), "line 2: not JSON"
     ),
-    BadInput(
-        "jsonl-column", "jsonl without a text column", corpus("a.jsonl", '{"body": "a"}\n'), "no text in column 'text'"
-    ),
+    BadInput("jsonl-column", "jsonl without a text column", corpus("a.jsonl", '{"body": "a"}\n'), "no column 'text'"),
     BadInput(
         "jsonl-null",
-        "jsonl with null instead of text",
+        "jsonl with null alone instead of text",
         corpus("a.jsonl", '{"text": null}\n'),
-        "holds NoneType instead of text",
+        "is empty: no document fell into validation_fraction",
     ),
     BadInput(
         "jsonl-list",
         "jsonl with lists instead of objects",
         corpus("a.jsonl", "[1]\n"),
-        "no text in column 'text' (there is: list)",
+        "no column 'text' (there is: list)",
     ),
     BadInput(
         "jsonl-deep",
