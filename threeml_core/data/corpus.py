@@ -158,8 +158,8 @@ def load_corpus(
     """The documents of a corpus, one after the other, each a stream of text pieces; none of a document without text.
 
     Args:
-        corpus: `bundled`, a file or folder, `hub:<dataset>[:<config>]`; several joined by commas, whose weights do not
-            matter here.
+        corpus: `bundled`, a file or folder, `hub:<dataset>[@<commit>][:<config>]`; several joined by commas, whose
+            weights do not matter here.
         separator: what ends a document in a .txt file: `blank-line`, `line` or `file`.
         text_column: column of the text in jsonl, parquet and hub datasets, or several joined by commas.
         shard_seed: hub datasets are streamed, their shards in the order of this seed; None: they are kept in its cache.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from threeml_core.foundation.errors import CorpusError
 from threeml_core.foundation.hub import hub_or_cache, hub_reason
 
 
-def _open(part: str, open_train: Callable[[Any, str, str | None], Any]) -> Any:
-    """What `open_train(datasets, name, config)` makes of `hub:<dataset>[:<config>]`, or a `CorpusError`."""
+def _open(part: str, opener: str, **options: Any) -> Any:
+    """What this function of `datasets` makes of `hub:<dataset>[@<commit>][:<config>]`, or a `CorpusError`."""
     datasets = optional_library("datasets", f"corpus {part}: needs `pip install datasets`")
     name, _, config = part.removeprefix("hub:").partition(":")
-    if not name:
-        raise CorpusError(f"corpus {part!r}: expected hub:<dataset> or hub:<dataset>:<config>")
+    revision = None
+    if "@" in name and not Path(name).exists():
+        name, _, revision = name.partition("@")
+    if not name or revision == "":
+        raise CorpusError(f"corpus {part!r}: expected hub:<dataset>, hub:<dataset>:<config> or hub:<dataset>@<commit>")
     if name in datasets.packaged_modules._PACKAGED_DATASETS_MODULES:
         raise CorpusError(
             f"corpus {part}: {name!r} is no dataset but a reader of `datasets`, which takes all files of the working "
@@ -26,7 +30,7 @@ def _open(part: str, open_train: Callable[[Any, str, str | None], Any]) -> Any:
         )
     with hub_or_cache(name) as offline:
         try:
-            return open_train(datasets, name, config or None)
+            return getattr(datasets, opener)(name, config or None, revision=revision, **options)
         except Exception as error:  # the hub's errors have no common base
             raise CorpusError(
                 f"corpus {part}: the hub did not give it ({hub_reason(error, offline)}); check the name and the "
@@ -36,7 +40,7 @@ def _open(part: str, open_train: Callable[[Any, str, str | None], Any]) -> Any:
 
 def _whole(part: str) -> Any:
     """Its `train` split, kept in the cache of `datasets`."""
-    return _open(part, lambda datasets, name, config: datasets.load_dataset(name, config, split="train"))
+    return _open(part, "load_dataset", split="train")
 
 
 def hub_version(part: str, text_column: str) -> str:
@@ -56,7 +60,7 @@ def hub_documents(part: str, text_column: str) -> Iterator[Document]:
 
 def stream_version(part: str) -> list[str]:
     """Configuration, version and commit (of a local folder: its files, sizes and times); nothing is loaded for it."""
-    builder = _open(part, lambda datasets, name, config: datasets.load_dataset_builder(name, config))
+    builder = _open(part, "load_dataset_builder")
     return [builder.config_id, str(builder.config.version), str(builder.hash)]
 
 
@@ -66,11 +70,7 @@ def stream_shards(part: str, text_column: str, seed: int) -> list[Callable[[], I
     A shard is what `datasets` reads as one: most often a file. Memory holds the rows that the reader of its format
     takes at once: of parquet a row group.
     """
-
-    def open_train(datasets: Any, name: str, config: str | None) -> Any:
-        return datasets.load_dataset_builder(name, config).as_streaming_dataset(split="train")
-
-    dataset = _open(part, open_train)
+    dataset = _open(part, "load_dataset", split="train", streaming=True)
     if dataset.column_names is not None:
         columns = columns_of(text_column, dataset.column_names, f"corpus {part}")
         dataset = dataset.select_columns(columns)

@@ -15,7 +15,7 @@ class DataParameters:
 
     corpus: str = parameter(
         "bundled",
-        "bundled | a file or folder | hub:<dataset>[:<config>] | a prepared folder; several: a,b; in shares: a=.7,b=.3",
+        "bundled | a file or folder | hub:<dataset>[:<config>] | a prepared folder; join with commas, also in shares",
     )
     validation_corpus: str | None = parameter(None, "a corpus for validation", none="documents of `corpus`")
     validation_fraction: float = parameter(0.05, "share of documents held out when validation_corpus is None", SHARE)

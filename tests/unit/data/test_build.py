@@ -14,32 +14,20 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from tests.corpora import ROWS, SHARDS, document, files_of, write_shards, write_two
 from threeml_core.config import make_config
-from threeml_core.data import build
+from threeml_core.data import build, hub
 from threeml_core.data.corpus import load_corpus
 from threeml_core.data.prepare import PreparedData, held_out_documents, prepare_data
 from threeml_core.data.sequences import SequenceWriter
 from threeml_core.foundation.errors import CorpusError, ParameterError
 
-SHARDS, ROWS = 4, 60
-
-
-def document(name: str, number: int) -> str:
-    return f"{name} {number} says {number * 7919} to the {name}, and goes on for a while about it.\n" * 3
-
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
-    """A dataset of four parquet shards in several row groups, with nulls."""
+    """A dataset of parquet shards."""
     pytest.importorskip("datasets")
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    for shard in range(SHARDS):
-        texts = [document(f"shard{shard}", i) if i % 10 else None for i in range(ROWS)]
-        table = pyarrow.table({"id": [*range(ROWS)], "text": texts})
-        name = f"train-{shard:05}-of-{SHARDS:05}.parquet"
-        pyarrow.parquet.write_table(table, folder / name, row_group_size=16)
-    return folder
+    return write_shards(tmp_path / "shards")[0].parent
 
 
 @pytest.fixture
@@ -49,16 +37,7 @@ def streamed(shards: Path, small: dict, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def two(tmp_path: Path, small: dict) -> dict[str, Any]:
-    """Parameters of a training text made of a long and a short corpus, 3 to 1."""
-    for name, count in (("cat", 600), ("dog", 30)):
-        (tmp_path / f"{name}.txt").write_text("\n".join(document(name, i) for i in range(count)))
-    corpus = f"{tmp_path / 'cat.txt'}=0.75, {tmp_path / 'dog.txt'}=0.25"
-    return {**small, "corpus": corpus, "max_tokens": 1001 * 32, "runs_dir": str(tmp_path / "runs")}
-
-
-def files_of(data: PreparedData) -> dict[str, bytes]:
-    """Every file of a prepared folder."""
-    return {str(p.relative_to(data.folder)): p.read_bytes() for p in data.folder.rglob("*") if p.is_file()}
+    return {**small, **write_two(tmp_path), "runs_dir": str(tmp_path / "runs")}
 
 
 def order_of(data: PreparedData) -> list[str]:
@@ -121,8 +100,8 @@ def test_a_stream_that_breaks_off_goes_on(
     whole = prepare_data(make_config({**streamed, "runs_dir": str(tmp_path / "whole")}))
     monkeypatch.setattr(build, "_SAVE_SECONDS", 0.0)
     monkeypatch.setattr("threeml_core.data.readers.PIECE_CHARACTERS", 2000)
-    train_tokenizer_on_nothing_that_breaks = {**streamed, "tokenizer": str(whole.tokenizer_folder)}
-    whole = prepare_data(make_config({**train_tokenizer_on_nothing_that_breaks, "runs_dir": str(tmp_path / "whole")}))
+    given = {**streamed, "tokenizer": str(whole.tokenizer_folder)}
+    whole = prepare_data(make_config({**given, "runs_dir": str(tmp_path / "whole")}))
     order = [int(name[-1]) for name in order_of(whole)]
     paths = [shards / f"train-{shard:05}-of-{SHARDS:05}.parquet" for shard in order]
     good, stamp = paths[2].read_bytes(), paths[2].stat().st_mtime_ns
@@ -130,25 +109,23 @@ def test_a_stream_that_breaks_off_goes_on(
     cut[200:1200] = bytes(1000)  # its metadata stands at the end and stays
     paths[2].write_bytes(cut)
     os.utime(paths[2], ns=(stamp, stamp))
-    config = make_config(train_tokenizer_on_nothing_that_breaks)
-    with pytest.raises(
-        CorpusError, match=r"shard \d of 4: the stream broke off .*it goes on from what was saved"
-    ) as no:
+    config = make_config(given)
+    with pytest.raises(CorpusError, match=r"shard \d of 4: the stream broke off .*goes on from what was saved") as no:
         prepare_data(config)
     assert "\n" not in str(no.value)
     paths[2].write_bytes(good)
     os.utime(paths[2], ns=(stamp, stamp))
     opened = []
-    documents = build.shards_of(config, config.corpus)[0].func.__globals__["_shard_documents"]
+    documents = hub._shard_documents
 
     def watched(dataset: Any, shard: int, *rest: Any) -> Any:
         opened.append(shard)
         return documents(dataset, shard, *rest)
 
-    monkeypatch.setattr("threeml_core.data.hub._shard_documents", watched)
+    monkeypatch.setattr(hub, "_shard_documents", watched)
     said: list[str] = []
     assert files_of(prepare_data(config, said.append)) == files_of(whole)
-    assert opened == order[opened and order.index(opened[0]) :] and len(opened) < SHARDS
+    assert opened == order[-len(opened) :] and len(opened) < SHARDS
     assert any(re.match(r"the preparation goes on behind \d+\.\d M tokens", line) for line in said)
 
 
