@@ -1594,7 +1594,7 @@ FAULTS = [
     ),
     Fault(
         "a hub that goes down in the middle of a stream",
-        "one line; the next start goes on",
+        "the hub's client tries again and says so, then one line; the next start goes on",
         "the shards that were read are not asked for again; the text ends equal, byte for byte",
         "tests/integration/test_streams.py::test_a_stream_from_a_hub_that_goes_down",
     ),
