@@ -646,7 +646,7 @@ BAD_INPUTS = [
         "jsonl-null",
         "jsonl with null alone instead of text",
         corpus("a.jsonl", '{"text": null}\n'),
-        "is empty: no document fell into validation_fraction",
+        "a.jsonl: no text in it",
     ),
     BadInput(
         "jsonl-list",

@@ -15,7 +15,7 @@ class DataParameters:
 
     corpus: str = parameter(
         "bundled",
-        "bundled | a file or folder | hub:<dataset>[:<config>] | a prepared folder; join with commas, also in shares",
+        "bundled | a file or folder | hub:<dataset>[:<config>] | a prepared folder; join with commas",
     )
     validation_corpus: str | None = parameter(None, "a corpus for validation", none="documents of `corpus`")
     validation_fraction: float = parameter(0.05, "share of documents held out when validation_corpus is None", SHARE)
@@ -25,7 +25,7 @@ class DataParameters:
     text_column: str = parameter("text", "column with the text in jsonl, parquet and hub datasets; join with commas")
     max_tokens: int | None = parameter(
         None,
-        "tokens in training sequences at most, and in those of a validation_corpus; with shares: as many",
+        "tokens in training sequences at most, and in those of a validation_corpus; of corpora in shares: as many",
         COUNT,
         none="all the text",
         later=True,
