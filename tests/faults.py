@@ -616,20 +616,43 @@ BAD_INPUTS = [
     BadInput(
         "jsonl-broken", "jsonl with a broken line", corpus("a.jsonl", '{"text": "a"}\n{"text": \n'), "line 2: not JSON"
     ),
+    BadInput("jsonl-column", "jsonl without a text column", corpus("a.jsonl", '{"body": "a"}\n'), "no column 'text'"),
     BadInput(
-        "jsonl-column", "jsonl without a text column", corpus("a.jsonl", '{"body": "a"}\n'), "no text in column 'text'"
+        "columns-missing",
+        "text columns of which one is missing",
+        corpus("a.jsonl", '{"title": "a", "body": "b"}\n', text_column="title,text"),
+        "line 1: no column 'text' (there is: title, body); set text_column",
     ),
     BadInput(
+        "weights-sum",
+        "corpora whose weights are not 1 together",
+        {"corpus": "text.txt=0.7,bundled=0.2", "max_tokens": 1000},
+        "weights 0.7 + 0.2: expected numbers above 0 whose sum is 1",
+    ),
+    BadInput(
+        "weights-some",
+        "a weight for one of two corpora",
+        {"corpus": "text.txt=0.7,bundled", "max_tokens": 1000},
+        "bundled has no weight; give each corpus one",
+    ),
+    BadInput(
+        "weights-of-nothing",
+        "corpora in shares, without the tokens that they are shares of",
+        {"corpus": "text.txt=0.7,bundled=0.3"},
+        "weights are shares of max_tokens, which is not set",
+    ),
+    BadInput("max-tokens", "fewer tokens than a sequence", {"max_tokens": 3}, "expected at least a sequence"),
+    BadInput(
         "jsonl-null",
-        "jsonl with null instead of text",
+        "jsonl with null alone instead of text",
         corpus("a.jsonl", '{"text": null}\n'),
-        "holds NoneType instead of text",
+        "a.jsonl: no text in it",
     ),
     BadInput(
         "jsonl-list",
         "jsonl with lists instead of objects",
         corpus("a.jsonl", "[1]\n"),
-        "no text in column 'text' (there is: list)",
+        "no column 'text' (there is: list)",
     ),
     BadInput(
         "jsonl-deep",
@@ -1564,9 +1587,33 @@ FAULTS = [
     ),
     # text
     Fault(
+        "`kill -9` while text is prepared, also of a streamed data set and of corpora in shares, then in training",
+        "the next start goes on behind what was saved, at most 30 s before",
+        "text and weights end equal, bit for bit, to those of an undisturbed run",
+        "tests/integration/test_streams.py::test_a_run_killed_in_preparation_and_in_training_goes_on",
+    ),
+    Fault(
+        "a hub that goes down in the middle of a stream",
+        "the hub's client tries again and says so, then one line; the next start goes on",
+        "the shards that were read are not asked for again; the text ends equal, byte for byte",
+        "tests/integration/test_streams.py::test_a_stream_from_a_hub_that_goes_down",
+    ),
+    Fault(
+        "saved progress of a preparation that is damaged or without its tokenizer",
+        "it counts for nothing; the text is prepared anew",
+        "the result is the same, byte for byte",
+        "tests/unit/data/test_build.py::test_saved_progress_that_is_of_no_use_counts_for_nothing",
+    ),
+    Fault(
+        "null in the columns with the text",
+        "it is no text, never the word None; documents without text are counted and said",
+        "all other text",
+        "tests/unit/data/test_corpus.py::test_null_is_no_text_and_columns_are_joined",
+    ),
+    Fault(
         "a full disk while text is prepared",
         "one line: the disk is full",
-        "no half-prepared folder stays",
+        "what was saved in longer than 30 s, which the next start goes on with; else no half-prepared folder",
         "tests/unit/data/test_prepare.py::test_disk_full_leaves_nothing",
     ),
     Fault(

@@ -208,6 +208,8 @@ def _problems(c: StudyConfig) -> Iterator[str]:
         yield f"sequence_length={n}: init_encoder={room}; take shorter sequences"
     if c.max_position_embeddings < n + 2:
         yield f"max_position_embeddings={c.max_position_embeddings}: expected at least sequence_length + 2 = {n + 2}"
+    if c.max_tokens is not None and c.max_tokens < n:
+        yield f"max_tokens={c.max_tokens}: expected at least a sequence, sequence_length={n}"
     if c.decoder_warmup_steps and c.init_encoder is None:
         yield f"decoder_warmup_steps={c.decoder_warmup_steps}: a fresh encoder has to learn; give init_encoder, or 0"
     if c.decoder_warmup_steps >= c.max_steps:

@@ -13,7 +13,7 @@ from typing import Any
 
 from threeml_core.benchmark.memory import in_own_process
 from threeml_core.config import StudyConfig
-from threeml_core.data.corpus import load_corpus
+from threeml_core.data.corpus import shards_of
 from threeml_core.data.prepare import PreparedData, is_prepared, prepare_data
 from threeml_core.foundation.log import Log
 from threeml_core.training.device import peak_memory
@@ -51,7 +51,7 @@ def write_text(config: StudyConfig, path: Path) -> float:
     """Write the start of the corpus as lines of text, an empty one between documents; MB written."""
     left = config.benchmark_megabytes * 1_000_000
     with path.open("w", encoding="utf-8") as handle:
-        for document in load_corpus(config.corpus, config.document_separator, config.text_column):
+        for document in (document for shard in shards_of(config, config.corpus) for document in shard()):
             for piece in itertools.chain(document, ["\n\n"]):
                 left -= handle.write(piece)
             if left <= 0:
@@ -72,7 +72,7 @@ def _measured(way: Callable[..., int], arguments: tuple[Any, ...]) -> Preparatio
 
 def _ours(config: StudyConfig, text: str, tokenizer: str, folder: str) -> int:
     given = {"corpus": text, "tokenizer": tokenizer, "runs_dir": str(Path(folder) / "ours")}
-    data = prepare_data(config.replace(document_separator="blank-line", **given))
+    data = prepare_data(config.replace(document_separator="blank-line", max_tokens=None, **given))
     return (len(data.train) + len(data.validation)) * config.sequence_length
 
 

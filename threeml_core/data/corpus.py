@@ -1,60 +1,72 @@
-"""Corpora: a stream of documents from bundled text, files, folders or the Hugging Face hub, in bounded memory."""
+"""Corpora: what `corpus` names, as documents in an order that can be gone on with; their shares and fingerprints."""
 
 from __future__ import annotations
 
-import bz2
 import collections
-import contextlib
-import gzip
-import importlib
-import io
-import itertools
+import functools
 import json
-import lzma
-import operator
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any
 
 from threeml_core.config import StudyConfig
 from threeml_core.data.bundled import bundled_articles, bundled_file
-from threeml_core.data.folders import COMPRESSED, FORMATS, find_texts, format_of
-from threeml_core.foundation.errors import CorpusError
-from threeml_core.foundation.files import (
-    exclusive,
-    explain_path,
-    find_path,
-    fingerprint,
-    sha256_file,
-    utf16_of,
-    write_json,
-)
-from threeml_core.foundation.hub import hub_or_cache, hub_reason
+from threeml_core.data.folders import FORMATS, find_texts, format_of
+from threeml_core.data.hub import hub_documents, hub_version, stream_shards, stream_version
+from threeml_core.data.readers import Document, file_documents, pieces
+from threeml_core.foundation.errors import CorpusError, StudyError
+from threeml_core.foundation.files import exclusive, find_path, fingerprint, sha256_file, write_json
 
-T = TypeVar("T")
-
-PIECE_CHARACTERS = 1_000_000
-"""A longer document is passed on in pieces, so that memory stays bounded whatever the corpus."""
-
-Document = Iterator[str]
-"""A document as a stream of pieces, none empty; the pieces joined are its text."""
-
-
-def optional_library(name: str, line: str) -> Any:
-    """A module of a library that not everybody has; a `CorpusError` that says `line` if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise CorpusError(line) from None
+Shard = Callable[[], Iterator[Document]]
+"""Gives the documents of a part of a corpus, such as a file; always the same ones in the same order."""
 
 
 def corpus_parts(corpus: str) -> list[str]:
-    """`"a,b"` -> the corpora that are joined; a `CorpusError` if there is none."""
-    parts = [part.strip() for part in corpus.split(",") if part.strip()]
+    """`"a,b"` or `"a=0.7,b=0.3"` -> the corpora a and b; a `CorpusError` if there is none, or a weight is wrong."""
+    return [name for name, _ in _parts(corpus)]
+
+
+def corpus_weights(corpus: str) -> dict[str, Fraction]:
+    """`"a=0.7,b=0.3"` -> share of each in the training sequences; empty if there are no weights."""
+    return {name: weight for name, weight in _parts(corpus) if weight is not None}
+
+
+def _parts(corpus: str) -> list[tuple[str, Fraction | None]]:
+    """Name and weight of each corpus; what is a path as it stands there is one, also with a comma or `=0.5` in it."""
+    names = [corpus] if "," in corpus and _is_path(corpus) else corpus.split(",")
+    parts = [_part(name.strip()) for name in names if name.strip()]
     if not parts:
         raise CorpusError("corpus is empty: expected 'bundled', a file or folder, or hub:<dataset>")
+    weights = [weight for _, weight in parts if weight is not None]
+    if not weights:
+        return parts
+    if bare := [name for name, weight in parts if weight is None]:
+        raise CorpusError(f"corpus {corpus}: {bare[0]} has no weight; give each corpus one, as in a=0.7,b=0.3, or none")
+    if min(weights) <= 0 or sum(weights) != 1:
+        given = " + ".join(f"{float(weight):g}" for weight in weights)
+        raise CorpusError(f"corpus {corpus}: weights {given}: expected numbers above 0 whose sum is 1")
+    if twice := [name for name, count in collections.Counter(name for name, _ in parts).items() if count > 1]:
+        raise CorpusError(f"corpus {corpus}: {twice[0]} stands there twice; give it once, with the sum of its weights")
     return parts
+
+
+def _part(text: str) -> tuple[str, Fraction | None]:
+    name, _, weight = text.rpartition("=")
+    try:
+        if name and math.isfinite(float(weight)) and not _is_path(text):
+            return name, Fraction(weight)
+    except ValueError:
+        pass
+    return text, None
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return find_path(text).exists()
+    except (OSError, StudyError):  # such as a name too long
+        return False
 
 
 def corpus_files(part: str) -> tuple[list[Path], dict[str, int]]:
@@ -114,197 +126,55 @@ def counts_as_text(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {what}" for what, count in counts.items())
 
 
-@contextlib.contextmanager
-def _open_binary(path: Path) -> Iterator[IO[bytes]]:
-    suffix = path.suffix.lower()
-    with explain_path(path):
-        if suffix == ".zst":
-            pyarrow = optional_library("pyarrow", f"{path}: reading .zst needs `pip install pyarrow`")
-            handle: Any = pyarrow.CompressedInputStream(str(path), "zstd")  # unlike zstandard's, it notices a cut file
-        else:
-            openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-            handle = openers.get(suffix, open)(path, "rb")
-        with handle:
-            yield handle
+def _bundled_documents() -> Iterator[Document]:
+    for _, text in bundled_articles():
+        yield pieces(text)
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """Lines of a text file, plain or compressed, decoded strictly; one over `PIECE_CHARACTERS` comes in pieces.
+def corpus_shards(
+    corpus: str, separator: str = "blank-line", text_column: str = "text", shard_seed: int | None = None
+) -> list[Shard]:
+    """The files of a corpus, and shards of streamed hub datasets, in the order in which they are read.
 
-    Raises:
-        CorpusError: binary, not UTF-8, damaged or truncated; it names the last line that could be read.
+    Arguments and errors are those of `load_corpus`.
     """
-    number = 0
-    try:
-        with _open_binary(path) as binary:
-            reader = io.TextIOWrapper(io.BufferedReader(binary, 1 << 20), encoding="utf-8-sig", newline=None)  # type: ignore[type-var]
-            while line := reader.readline(PIECE_CHARACTERS):
-                number += line.endswith("\n")
-                if "\0" in line:
-                    raise _not_utf8(path, f"looks binary: a NUL byte near line {number}; expected UTF-8 text")
-                yield line
-    except UnicodeDecodeError as error:
-        advice = "convert it, for example with `iconv -f latin1 -t utf-8`"
-        raise _not_utf8(path, f"is not valid UTF-8 after line {number} ({error.reason}): {advice}") from None
-    except Exception as error:
-        if not _is_damage(error):
-            raise
-        raise CorpusError(f"{path} is damaged or truncated after line {number}: {error}") from None
+    shards: list[Shard] = []
+    for part in corpus_parts(corpus):
+        if part == "bundled":
+            shards.append(_bundled_documents)
+        elif not part.startswith("hub:"):
+            files = corpus_files(part)[0]
+            shards += [functools.partial(file_documents, path, separator, text_column) for path in files]
+        elif shard_seed is None:
+            shards.append(functools.partial(hub_documents, part, text_column))
+        else:
+            shards += stream_shards(part, text_column, shard_seed)
+    return shards
 
 
-def _not_utf8(path: Path, why: str) -> CorpusError:
-    """The error for a file that says `why`, unless it looks like UTF-16."""
-    with _open_binary(path) as binary:
-        encoding = utf16_of(binary.read(4096))
-    if encoding:
-        why = f"looks like UTF-16: convert it with `iconv -f {encoding} -t utf-8`"
-    return CorpusError(f"{path} {why}")
-
-
-def _is_damage(error: Exception) -> bool:
-    """Does a decompressor or reader say that the file itself is broken?"""
-    if isinstance(error, OSError):
-        return error.errno is None  # gzip and pyarrow; an errno is the system's
-    return isinstance(error, (EOFError, lzma.LZMAError, zlib.error)) or type(error).__name__ == "ZstdError"
-
-
-def in_chunks(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Items gathered until together they have `PIECE_CHARACTERS`."""
-    chunk: list[T] = []
-    room = PIECE_CHARACTERS
-    for item in items:
-        chunk.append(item)
-        room -= size(item)
-        if room <= 0:
-            yield chunk
-            chunk, room = [], PIECE_CHARACTERS
-    if chunk:
-        yield chunk
-
-
-def _split_lines(path: Path, separator: str) -> Iterator[tuple[int, Iterator[str]]]:
-    """(number, lines) of each document; of a single line its number, from 0. Blank lines between them are left out."""
-
-    def numbered() -> Iterator[tuple[int, str]]:
-        number, is_inside = 0, separator == "file"
-        for line in read_lines(path):
-            if is_inside or line.strip():
-                yield number, line
-            if separator == "line":
-                is_inside = not line.endswith("\n")  # a long line comes in pieces
-                number += not is_inside
-            elif separator == "blank-line":
-                number += not line.strip()
-
-    for number, lines in itertools.groupby(numbered(), operator.itemgetter(0)):
-        yield number, (line for _, line in lines)
-
-
-def _pieces(text: str) -> Iterator[str]:
-    for start in range(0, len(text), PIECE_CHARACTERS):
-        yield text[start : start + PIECE_CHARACTERS]
-
-
-def _checked_text(row: Any, column: str, where: str) -> str:
-    if not isinstance(row, dict) or column not in row:
-        known = ", ".join(row) if isinstance(row, dict) else type(row).__name__
-        raise CorpusError(
-            f"{where}: no text in column {column!r} (there is: {known}); set text_column to the column with the text"
-        )
-    if not isinstance(text := row[column], str):
-        raise CorpusError(f"{where}: column {column!r} holds {type(text).__name__} instead of text; drop such rows")
-    # JSON can escape half a character, which no encoding can write
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _jsonl_documents(path: Path, column: str) -> Iterator[Document]:
-    for number, line in _split_lines(path, "line"):
-        text, where = "".join(line), f"{path}, line {number + 1}"
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", None) or str(error)
-            raise CorpusError(f"{where}: not JSON ({reason}); expected an object a line") from None
-        yield _pieces(_checked_text(row, column, where))
-
-
-def _parquet_documents(path: Path, column: str) -> Iterator[Document]:
-    why = f"{path}: reading .parquet needs `pip install pyarrow`"
-    pyarrow, parquet = optional_library("pyarrow", why), optional_library("pyarrow.parquet", why)
-    try:
-        with explain_path(path), contextlib.ExitStack() as stack:
-            if path.suffix.lower() in COMPRESSED:
-                binary = stack.enter_context(_open_binary(path))
-                source: Any = pyarrow.BufferReader(binary.read())
-            else:
-                source = path
-            file = stack.enter_context(parquet.ParquetFile(source))
-            if column not in file.schema_arrow.names:
-                raise CorpusError(
-                    f"{path}: no column {column!r} (there is: {', '.join(file.schema_arrow.names)}); set text_column"
-                )
-            for batch in file.iter_batches(batch_size=256, columns=[column]):
-                for value in batch.column(0).to_pylist():
-                    yield _pieces(_checked_text({column: value}, column, str(path)))
-    except Exception as error:
-        if not isinstance(error, pyarrow.ArrowException) and not _is_damage(error):
-            raise
-        raise CorpusError(f"{path} is not a readable parquet file: {str(error).splitlines()[0]}") from None
-
-
-def _load_hub(part: str, column: str) -> Any:
-    """The `train` split of `hub:<dataset>[:<config>]` through `datasets`, kept in its cache."""
-    datasets = optional_library("datasets", f"corpus {part}: needs `pip install datasets`")
-    name, _, config = part.removeprefix("hub:").partition(":")
-    if not name:
-        raise CorpusError(f"corpus {part!r}: expected hub:<dataset> or hub:<dataset>:<config>")
-    if name in datasets.packaged_modules._PACKAGED_DATASETS_MODULES:
-        raise CorpusError(
-            f"corpus {part}: {name!r} is no dataset but a reader of `datasets`, which takes all files of the working "
-            "folder, pickled ones too; give a file or folder as corpus"
-        )
-    with hub_or_cache(name) as offline:
-        try:
-            dataset = datasets.load_dataset(name, config or None, split="train")
-        except Exception as error:  # the hub's errors have no common base
-            raise CorpusError(
-                f"corpus {part}: the hub did not give it ({hub_reason(error, offline)}); check the name and the "
-                "network, or use a local file or folder as corpus"
-            ) from None
-    if column not in dataset.column_names:
-        raise CorpusError(
-            f"corpus {part}: no column {column!r} (there is: {', '.join(dataset.column_names)}); set text_column"
-        )
-    return dataset
-
-
-def load_corpus(corpus: str, separator: str = "blank-line", text_column: str = "text") -> Iterator[Document]:
-    """The documents of a corpus, one after the other, each a stream of text pieces.
+def load_corpus(
+    corpus: str, separator: str = "blank-line", text_column: str = "text", shard_seed: int | None = None
+) -> Iterator[Document]:
+    """The documents of a corpus, one after the other, each a stream of text pieces; none of a document without text.
 
     Args:
-        corpus: `bundled`, a file or folder, `hub:<dataset>[:<config>]`; several joined by commas.
+        corpus: `bundled`, a file or folder, `hub:<dataset>[@<commit>][:<config>]`; several joined by commas, whose
+            weights do not matter here.
         separator: what ends a document in a .txt file: `blank-line`, `line` or `file`.
-        text_column: column of the text in jsonl, parquet and hub datasets.
+        text_column: column of the text in jsonl, parquet and hub datasets, or several joined by commas.
+        shard_seed: hub datasets are streamed, their shards in the order of this seed; None: they are kept in its cache.
 
     Raises:
         CorpusError: missing, empty, binary, badly encoded or damaged; the line names the file.
     """
-    for part in corpus_parts(corpus):
-        if part == "bundled":
-            for _, text in bundled_articles():
-                yield _pieces(text)
-        elif part.startswith("hub:"):
-            for row in _load_hub(part, text_column).select_columns(text_column):
-                yield _pieces(_checked_text(row, text_column, f"corpus {part}"))
-        else:
-            for path in corpus_files(part)[0]:
-                kind = format_of(path)
-                if kind == ".txt":
-                    for _, lines in _split_lines(path, separator):
-                        yield map("".join, in_chunks(lines, len))
-                else:
-                    read = _jsonl_documents if kind == ".jsonl" else _parquet_documents
-                    yield from read(path, text_column)
+    for shard in corpus_shards(corpus, separator, text_column, shard_seed):
+        yield from shard()
+
+
+def shards_of(config: StudyConfig, corpus: str) -> list[Shard]:
+    """`corpus_shards` as the configuration has it."""
+    seed = config.shard_seed if config.streaming else None
+    return corpus_shards(corpus, config.document_separator, config.text_column, seed)
 
 
 def _file_hash(path: Path, known: dict[str, Any]) -> str:
@@ -329,14 +199,16 @@ def corpus_fingerprint(config: StudyConfig, corpus: str, cache: Path) -> str:
     known = _remembered(memory)
     before = len(known)
     content: list[Any] = []
+    weights = {name: str(weight) for name, weight in corpus_weights(corpus).items()}
     for part in corpus_parts(corpus):
         if part == "bundled":
             content.append(["bundled", _file_hash(bundled_file(), known)])
         elif part.startswith("hub:"):
-            content.append(["hub", _load_hub(part, config.text_column)._fingerprint])
+            version = stream_version(part) if config.streaming else hub_version(part, config.text_column)
+            content.append(["hub", version])
         else:
             content.append([[path.name, _file_hash(path, known)] for path in corpus_files(part)[0]])
     if len(known) > before:
         with exclusive(cache / ".file_hashes.lock", str(memory), wait=True):
             write_json(memory, _remembered(memory) | known)
-    return fingerprint(content, 32)
+    return fingerprint([content, [*weights.values()]] if weights else content, 32)

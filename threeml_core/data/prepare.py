@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import array
-import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,34 +15,26 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from threeml_core.config import DATA_PARAMETERS, StudyConfig
-from threeml_core.data.corpus import (
-    Document,
-    corpus_fingerprint,
-    counts_as_text,
-    describe_corpus,
-    in_chunks,
-    load_corpus,
-)
-from threeml_core.data.sequences import SequenceWriter, TokenSequences, damaged_cache, token_dtype
-from threeml_core.data.tokenizer import Encoder, boundary_ids, limited, load_tokenizer, train_tokenizer
+from threeml_core.config import DATA_PARAMETERS, LATER, StudyConfig
+from threeml_core.data.build import FORMAT, PROGRESS, STATISTICS, build, can_go_on
+from threeml_core.data.corpus import corpus_fingerprint, corpus_parts, counts_as_text
+from threeml_core.data.sequences import TokenSequences, damaged_cache
+from threeml_core.data.sides import SIDES, sources_of
+from threeml_core.data.sides import held_out as held_out
+from threeml_core.data.sides import held_out_documents as held_out_documents
+from threeml_core.data.tokenizer import load_tokenizer
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, StudyError
 from threeml_core.foundation.files import (
-    atomic_folder,
     exclusive,
+    explain_full_disk,
     explain_path,
     find_path,
     fingerprint,
+    make_folder,
     project_path,
-    write_json,
 )
 
-FORMAT = 1
-"""Raised when the files of a prepared folder change their meaning; what is noted of the text may be absent."""
-
 _TOKEN_IDS = ("mask_token_id", "pad_token_id", "bos_token_id", "eos_token_id")
-_STATISTICS = ("documents", "characters", "words", "tokens")
-_SIDES = ("train", "validation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +101,7 @@ def load_prepared(folder: Path) -> PreparedData:
         list(_was_read(meta))
         shared = {"n": meta["sequence_length"], "dtype": meta["dtype"], "vocab_size": meta["vocab_size"]}
         sequences = {}
-        for name in _SIDES:
+        for name in SIDES:
             own = {"n_blocks": meta[name]["blocks"], "max_special_tokens": meta[name]["max_special_tokens"]}
             sequences[name] = TokenSequences(folder / f"{name}.bin", **shared, **own)
         path = folder / "tokenizer" / "tokenizer.json"
@@ -134,8 +124,8 @@ def _check_meta(meta: dict[str, Any]) -> None:
         if not isinstance(meta[name], str):
             raise TypeError(f"{name} is no text")
     sizes = {name: meta[name] for name in ("vocab_size", "sequence_length")}
-    sizes |= {f"{side} blocks": meta[side]["blocks"] for side in _SIDES}
-    counts = {f"{side} {name}": meta[side][name] for side in _SIDES for name in (*_STATISTICS, "max_special_tokens")}
+    sizes |= {f"{side} blocks": meta[side]["blocks"] for side in SIDES}
+    counts = {f"{side} {name}": meta[side][name] for side in SIDES for name in (*STATISTICS, "max_special_tokens")}
     ids = {name: meta[name] for name in _TOKEN_IDS} | {f"special id {i}": i for i in meta["special_ids"]}
     for name, value in (sizes | counts | ids).items():
         if not isinstance(value, int):
@@ -144,41 +134,11 @@ def _check_meta(meta: dict[str, Any]) -> None:
             raise ValueError(f"{name} is {value}")
 
 
-def _digest(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-def held_out(text: str, fraction: float) -> bool:
-    """Is the document with this (first piece of) text held out? Equal texts always fall on the same side."""
-    return _digest(text.strip()) / 2**64 < fraction
-
-
-def held_out_documents(config: StudyConfig) -> Iterator[str]:
-    """The texts of the validation documents, in their order; a `CorpusError` as `load_corpus` raises it."""
-    only = config.replace(corpus=config.validation_corpus or config.corpus, validation_corpus=None)
-    for side, document in _documents(only):
-        if text := "".join(document) if side == "validation" or config.validation_corpus else "":
-            yield text
-
-
-def _documents(config: StudyConfig) -> Iterator[tuple[str, Document]]:
-    """(side, document) over all the text; a document without text comes without a piece."""
-    fraction = 0.0 if config.validation_corpus else config.validation_fraction
-    for corpus, side in zip((config.corpus, config.validation_corpus), _SIDES, strict=True):
-        for document in load_corpus(corpus, config.document_separator, config.text_column) if corpus else ():
-            first = [*itertools.islice(filter(str.strip, document), 1)]
-            is_held_out = bool(first) and held_out(first[0], fraction)
-            yield "validation" if is_held_out else side, itertools.chain(first, document)
-
-
-def _with_ends(document: Document) -> Iterator[tuple[str, bool]]:
-    """(piece, ends its document) of each."""
-    for piece, following in itertools.pairwise(itertools.chain(document, [""])):
-        yield (piece, False) if following else (piece.rstrip("\n"), True)  # </s> ends the document
-
-
 def _data_identity(config: StudyConfig, cache: Path) -> dict[str, Any]:
-    identity = {"format": FORMAT, **{name: getattr(config, name) for name in DATA_PARAMETERS}}
+    values = {name: getattr(config, name) for name in DATA_PARAMETERS}
+    for name in ("streaming", "shard_seed") if not _streams(config) else ():
+        values[name] = LATER[name]
+    identity = {"format": FORMAT} | {name: v for name, v in values.items() if name not in LATER or v != LATER[name]}
     identity["corpus"] = corpus_fingerprint(config, config.corpus, cache)
     if config.validation_corpus:
         identity["validation_corpus"] = corpus_fingerprint(config, config.validation_corpus, cache)
@@ -187,6 +147,11 @@ def _data_identity(config: StudyConfig, cache: Path) -> dict[str, Any]:
         identity["tokenizer"] = _tokenizer_identity(config.tokenizer)
         del identity["vocab_size"], identity["tokenizer_megabytes"]
     return identity
+
+
+def _streams(config: StudyConfig) -> bool:
+    parts = corpus_parts(config.corpus) + (corpus_parts(config.validation_corpus) if config.validation_corpus else [])
+    return config.streaming and any(part.startswith("hub:") for part in parts)
 
 
 def _tokenizer_identity(name: str) -> str:
@@ -217,13 +182,13 @@ def prepare_data(
         for line in _was_read(data.meta):
             log(line)
         return data
+    sources_of(config)  # bad weights show before anything is read
     identity = _data_identity(config, cache)
     folder = cache / fingerprint(identity)
     with exclusive(cache / f".{folder.name}.lock", f"the data folder {folder}", wait=True):
         if not folder.exists():
             started = time.perf_counter()
-            with atomic_folder(folder) as temporary:
-                _build(config, identity, folder.name, temporary, log)
+            _build(config, identity, folder, log)
             log(f"prepared {folder.name} in {time.perf_counter() - started:.1f} s")
     data = load_prepared(folder)
     for line in itertools.chain(_was_read(data.meta), _without_effect(config, data)):
@@ -231,11 +196,30 @@ def prepare_data(
     return data
 
 
+def _build(config: StudyConfig, identity: dict[str, Any], folder: Path, log: Callable[[str], None]) -> None:
+    """Make the folder in one step; what a stopped build has saved beside it is gone on with, other leftovers go."""
+    unfinished = folder.with_name(f".{folder.name}.part")
+    if not can_go_on(unfinished):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    make_folder(unfinished)
+    try:
+        with explain_full_disk(folder):
+            build(config, identity, folder.name, unfinished, log)
+            os.replace(unfinished, folder)
+    finally:
+        if not (unfinished / PROGRESS).exists():
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
 def _without_effect(config: StudyConfig, data: PreparedData) -> Iterator[str]:
     """Parameters that are given and that others make useless."""
     given = [name for name in DATA_PARAMETERS if config.sources[name] == "given"]
     if "validation_fraction" in given and config.validation_corpus:
         yield f"validation_fraction is not used: the validation text is validation_corpus={config.validation_corpus}"
+    if "streaming" in given and config.streaming and not _streams(config):
+        yield "streaming is not used: it is for hub datasets"
+    if "shard_seed" in given and not _streams(config):
+        yield "shard_seed is not used: it is for streamed hub datasets"
     if config.tokenizer != "train":
         if "tokenizer_megabytes" in given:
             yield f"tokenizer_megabytes is not used: the tokenizer is {config.tokenizer}"
@@ -255,12 +239,16 @@ def _was_read(meta: dict[str, Any]) -> Iterator[str]:
                 read_of.append(f"the train split of {_counted(about['hub_datasets'], 'hub data set')}")
             over = counts_as_text(about["passed_over"]) or "nothing"
             yield f"{name}: {' and '.join(read_of)} read; passed over: {over}"
-    sides = [meta[name] for name in _SIDES]
+    sides = [meta[name] for name in SIDES]
     parts = (" + ".join(f"{side[name]:,}" for side in sides) for name in ("documents", "words", "blocks"))
     counts = "{} documents, {} words, {} sequences".format(*parts)
     yield f"text: {counts} of {meta['sequence_length']} tokens (training + validation)"
+    for share in meta.get("shares", ()):
+        times = share["sequences"] / share["read"]
+        repeats = f", its text {times:.1f} times over" if times > 1 else ""
+        yield f"corpus {share['corpus']}: {_counted(share['sequences'], 'training sequence')}{repeats}"
     if empty := meta.get("empty_documents"):
-        yield f"passed over: {_counted(empty, 'document')} without text"
+        yield f"passed over: {_counted(empty, 'document')} without text (empty, blank or null)"
     if repeated := sides[0].get("repeated"):
         yield f"{repeated:,} of {sides[0]['documents']:,} training documents are copies of others"
     asked = meta.get("identity", {}).get("vocab_size", 0)  # of a trained tokenizer
@@ -286,8 +274,9 @@ def _refuse_other_settings(config: StudyConfig, data: PreparedData, cache: Path,
         "tokenizer": (meta["tokenizer"],),
         "vocab_size": (*asked_size, meta["vocab_size"]),
     }
-    for name in (*made_with, "validation_fraction", "document_separator", "text_column", "tokenizer_megabytes"):
-        value, values = getattr(config, name), made_with.get(name) or (identity.get(name),)
+    names = {**made_with, **dict.fromkeys(DATA_PARAMETERS)}.keys() - {"corpus", "sequence_length"}
+    for name in sorted(names, key=[*made_with, *DATA_PARAMETERS].index):
+        value, values = getattr(config, name), made_with.get(name) or (identity.get(name, LATER.get(name)),)
         asked = config.sources[name] == "given" or name == "tokenizer" and config.init_encoder
         if not asked or value in values or name in accepted:
             continue
@@ -306,102 +295,7 @@ def is_prepared(corpus: str) -> bool:
     """Is it a folder of sequences, instead of text?"""
     try:
         folder = find_path(corpus)
-        others = (folder / f"{name}.bin" for name in _SIDES)
+        others = (folder / f"{name}.bin" for name in SIDES)
         return (folder / "meta.json").is_file() and any(path.is_file() for path in others)
     except (OSError, StudyError):  # several corpora are no path; what is wrong with one alone shows when it is read
         return False
-
-
-def _build(
-    config: StudyConfig, identity: dict[str, Any], data_id: str, folder: Path, log: Callable[[str], None]
-) -> None:
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    corpora = {"corpus": config.corpus, "validation_corpus": config.validation_corpus}
-    read = {name: corpus and describe_corpus(corpus) for name, corpus in corpora.items()}
-    if config.tokenizer == "train":
-        log(f"training a byte-level BPE tokenizer of {config.vocab_size} tokens")
-        text = (piece for side, document in _documents(config) if side == "train" for piece in document)
-        sample = limited(text, config.tokenizer_megabytes)
-        tokenizer = train_tokenizer(sample, config.vocab_size, config.sequence_length)
-    else:
-        tokenizer = load_tokenizer(config.tokenizer)
-    tokenizer.save_pretrained(folder / "tokenizer")
-
-    vocab_size, n = len(tokenizer), config.sequence_length
-    start, end = boundary_ids(tokenizer)
-    assert start is not None and end is not None
-    special_ids = sorted({*tokenizer.all_special_ids, start, end})
-    statistics = {name: dict.fromkeys(_STATISTICS, 0) for name in _SIDES}
-    digests = {name: array.array("Q") for name in _SIDES}  # of documents, by the words of their first piece
-    empty_documents = 0
-
-    def stream() -> Iterator[tuple[str, str, bool]]:
-        """(side, text, ends its document) of all pieces."""
-        nonlocal empty_documents
-        for name, document in _documents(config):
-            is_first = True
-            for text, ends in _with_ends(document):
-                words = text.split()
-                statistics[name]["characters"] += len(text)
-                statistics[name]["words"] += len(words)
-                if is_first:
-                    digests[name].append(_digest(" ".join(words)))
-                is_first = False
-                yield name, text, ends
-            statistics[name]["documents"] += not is_first
-            empty_documents += is_first
-
-    encode, next_report = Encoder(tokenizer), time.monotonic() + 10
-    with contextlib.ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(SequenceWriter(folder / f"{name}.bin", n, start, end, special_ids, vocab_size))
-            for name in _SIDES
-        }
-        for chunk in in_chunks(stream(), lambda piece: len(piece[1])):
-            for (name, _, ends), ids in zip(chunk, encode([text for _, text, _ in chunk]), strict=True):
-                statistics[name]["tokens"] += len(ids)
-                writers[name].add(ids, ends)
-            if time.monotonic() > next_report:
-                done = statistics["train"]["tokens"] + statistics["validation"]["tokens"]
-                log(f"tokenised {done / 1e6:.1f} M tokens")
-                next_report = time.monotonic() + 10
-    for name, writer in writers.items():
-        if writer.n_blocks == 0:
-            _refuse_empty(config, name, statistics[name], n)
-        statistics[name] |= {"blocks": writer.n_blocks, "max_special_tokens": writer.max_special_tokens}
-    train, validation = (np.frombuffer(digests[name], np.uint64) for name in _SIDES)
-    statistics["train"]["repeated"] = len(train) - len(np.unique(train))
-    statistics["validation"]["also_in_training"] = int(np.isin(validation, train).sum())
-    np.save(folder / "train_counts.npy", writers["train"].counts)
-    ids_of_tokens = (tokenizer.mask_token_id, tokenizer.pad_token_id, start, end)
-    meta = {
-        "format": FORMAT,
-        "data_id": data_id,
-        "identity": identity,
-        **corpora,
-        "tokenizer": config.tokenizer,
-        "vocab_size": vocab_size,
-        "sequence_length": n,
-        "dtype": token_dtype(vocab_size).name,
-        "special_ids": special_ids,
-        **dict(zip(_TOKEN_IDS, ids_of_tokens, strict=True)),
-        "read": read,
-        "empty_documents": empty_documents,
-        **statistics,
-    }
-    write_json(folder / "meta.json", meta)
-
-
-def _refuse_empty(config: StudyConfig, name: str, statistics: dict[str, int], n: int) -> None:
-    if statistics["documents"] == 0 and name == "validation":
-        raise CorpusError(
-            f"the validation set is empty: no document fell into validation_fraction={config.validation_fraction}; "
-            "raise it, set validation_corpus, or set document_separator so that there are more documents"
-        )
-    if statistics["documents"] == 0:
-        raise CorpusError(f"corpus {config.corpus}: no text in it")
-    raise CorpusError(
-        f"the {name} text is shorter than a sequence: {statistics['tokens']} tokens in {statistics['documents']} "
-        f"documents, sequence_length={n}; give more text or shorter blocks"
-        + (", or raise validation_fraction" if name == "validation" else "")
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,9 @@ import torch
 
 from threeml_core.foundation.errors import CorpusError, DamagedFileError
 from threeml_core.foundation.files import explain_path
+
+_REPEATED_AT_ONCE = 4096
+"""Sequences; bounds memory."""
 
 
 def damaged_cache(path: Path, folder: Path, what: str) -> DamagedFileError:
@@ -30,25 +33,37 @@ def token_dtype(vocab_size: int) -> np.dtype:
 class SequenceWriter:
     """Packs token streams into full sequences: <s>, n-2 tokens, </s>; documents end with </s>. Appends to a file.
 
-    The last, incomplete sequence is left out, as no padding ever enters a sequence.
+    The last, incomplete sequence is left out, as no padding ever enters a sequence. `state` and `restore` go on where
+    another writer of the same file was.
     """
 
     def __init__(self, path: Path, n: int, start_id: int, end_id: int, special_ids: Iterable[int], vocab_size: int):
-        self._handle = path.open("wb")
+        self._path, self._handle = path, path.open("ab")
         self._n, self._body = n, n - 2
         self._start, self._end = start_id, end_id
         self._dtype = token_dtype(vocab_size)
         self._pending = np.empty(0, self._dtype)
         self._is_special = np.zeros(vocab_size, bool)
         self._is_special[list(special_ids)] = True
+        self._limit: int | None = None
         self.n_blocks = 0
         self.counts = np.zeros(vocab_size, np.int64)
         """(vocab_size,) how often each token occurs in the sequences."""
         self.max_special_tokens = 0
         """Special tokens in the sequence that has most."""
 
+    @property
+    def is_full(self) -> bool:
+        """Has it all the sequences that it may have?"""
+        return self.n_blocks == self._limit
+
+    def start(self, more: int | None) -> None:
+        """Begin with text that shares no sequence with what came before; it may give `more` sequences, None: all."""
+        self._pending = self._pending[:0]
+        self._limit = None if more is None else self.n_blocks + more
+
     def add(self, ids: np.ndarray | list[int], ends_document: bool) -> None:
-        """Append tokens; `ends_document` puts </s> behind them."""
+        """Append tokens; `ends_document` puts </s> behind them. What goes beyond the limit is dropped."""
         tail = [self._end] if ends_document else []
         self._pending = np.concatenate([self._pending, np.asarray(ids, self._dtype), np.asarray(tail, self._dtype)])
         if ends_document or len(self._pending) >= 64 * self._body:
@@ -56,16 +71,47 @@ class SequenceWriter:
 
     def _write(self) -> None:
         full = len(self._pending) // self._body
+        if self._limit is not None:
+            full = min(full, self._limit - self.n_blocks)
         if not full:
             return
         sequences = np.empty((full, self._n), self._dtype)
         sequences[:, 0], sequences[:, -1] = self._start, self._end
         sequences[:, 1:-1] = self._pending[: full * self._body].reshape(full, self._body)
         self._pending = self._pending[full * self._body :].copy()
+        self._append(sequences)
+
+    def _append(self, sequences: np.ndarray) -> None:
         self._handle.write(sequences.tobytes())
         self.counts += np.bincount(sequences.ravel(), minlength=len(self.counts))
         self.max_special_tokens = max(self.max_special_tokens, int(self._is_special[sequences].sum(1).max()))
-        self.n_blocks += full
+        self.n_blocks += len(sequences)
+
+    def repeat(self, first: int) -> None:
+        """Write the sequences from `first` on once more, in their order, over and over up to the limit."""
+        assert self._limit is not None and first < self.n_blocks
+        self._handle.flush()
+        there = np.memmap(self._path, self._dtype, "r", shape=(self.n_blocks, self._n))[first:]
+        while not self.is_full:
+            place = (self.n_blocks - first) % len(there)
+            self._append(there[place : place + min(_REPEATED_AT_ONCE, self._limit - self.n_blocks)])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that `restore` needs; what was written before is on the disk then."""
+        self._sync()
+        sizes = np.array([self.n_blocks, self.max_special_tokens, -1 if self._limit is None else self._limit])
+        return {"pending": self._pending, "counts": self.counts, "sizes": sizes}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from a state of a writer of this file; what was written after it is cut off."""
+        self._pending, self.counts = state["pending"], state["counts"]
+        self.n_blocks, self.max_special_tokens, limit = map(int, state["sizes"])
+        self._limit = None if limit < 0 else limit
+        self._handle.truncate(self.n_blocks * self._n * self._dtype.itemsize)
+
+    def _sync(self) -> None:
+        self._handle.flush()
+        os.fsync(self._handle.fileno())
 
     def __enter__(self) -> SequenceWriter:
         return self
@@ -74,8 +120,7 @@ class SequenceWriter:
         try:
             if kind is None:
                 self._write()
-                self._handle.flush()
-                os.fsync(self._handle.fileno())
+                self._sync()
         finally:
             self._handle.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,9 @@ SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 """RoBERTa's, with its ids for the first four; a trained vocabulary has <mask> at 4."""
 
 
-def limited(pieces: Iterable[str], megabytes: int) -> Iterator[str]:
+def limited(pieces: Iterable[str], megabytes: int | Fraction) -> Iterator[str]:
     """Pass on pieces until about `megabytes` MB of text went through."""
-    left = megabytes * 1_000_000
+    left = int(megabytes * 1_000_000)
     for piece in pieces:
         if left <= 0:
             return

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from threeml_core.config import StudyConfig
-from threeml_core.data.corpus import optional_library
+from threeml_core.data.readers import optional_library
 from threeml_core.foundation.errors import CorpusError
 from threeml_core.foundation.files import find_path, fingerprint, refuse_locked, utf16_of
 from threeml_core.foundation.hub import hub_or_cache, hub_reason

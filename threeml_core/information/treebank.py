@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from threeml_core.data.corpus import counts_as_text, read_lines
+from threeml_core.data.corpus import counts_as_text
 from threeml_core.data.folders import find_texts
+from threeml_core.data.readers import read_lines
 from threeml_core.foundation.errors import CorpusError
 from threeml_core.foundation.files import find_path
 

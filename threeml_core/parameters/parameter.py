@@ -123,7 +123,7 @@ def parameter(
     also: str = "",
     changes_result: bool = True,
     later: bool = False,
-    when: tuple[str, ...] = (),
+    when: tuple[Any, ...] = (),
 ) -> Any:
     """A field of a section.
 

@@ -18,7 +18,7 @@ def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str])
 
 def full_identity(record: RunRecord) -> dict[str, Any]:
     """All that determined the result of a pre-training: its identity, and the defaults that are no part of it."""
-    unused = unused_parameters(LATER | record.parameters)
+    unused = unused_parameters(LATER | record.parameters) | set(DATA_PARAMETERS)  # the identity has the text's own
     return {name: value for name, value in LATER.items() if name not in unused} | record.identity
 
 
@@ -38,7 +38,7 @@ def of_pretraining(records: Iterable[RunRecord], config: StudyConfig) -> list[Ru
     corruptions = {name: wanted.pop(name) for name in ASKED}
     wanted.pop("init_encoder", None)  # by name among `used`; an identity has its content
     unused = unused_parameters(config.parameters())
-    used = LATER.keys() - unused - set(ASKED["corruption"])
+    used = LATER.keys() - unused - set(ASKED["corruption"]) - set(DATA_PARAMETERS)
 
     def fits(record: RunRecord) -> bool:
         known = {**record.parameters, **record.identity}  # a failed run may have the first alone

@@ -8,12 +8,15 @@ import io
 import json
 import lzma
 import random
+from fractions import Fraction
 from pathlib import Path
 
 import pyarrow
+import pyarrow.parquet
 import pytest
 
-from threeml_core.data.corpus import PIECE_CHARACTERS, load_corpus
+from threeml_core.data.corpus import corpus_parts, corpus_weights, load_corpus
+from threeml_core.data.readers import PIECE_CHARACTERS
 from threeml_core.foundation.errors import CorpusError
 
 TEXTS = ["First document.\nIts second line.\n", "Zweites Dokument, mit Umlaut: ä.\n", "Third.\n"]
@@ -130,9 +133,9 @@ def test_no_network_for_the_hub() -> None:
         ("not.txt.gz", b"this is no gzip", "damaged or truncated"),
         ("flipped.txt.gz", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" + b"\xff" * 60, "damaged or truncated"),
         ("cut.parquet.gz", gzip.compress(b"PAR1" * 9000, mtime=0)[:-30], "not a readable parquet"),
-        ("null.jsonl", b'{"text": null}\n', "column 'text' holds NoneType instead of text"),
+        ("list.jsonl", b'{"text": ["a"]}\n', "column 'text' holds list instead of text"),
         ("bad.jsonl", b'{"text": "a"}\n{"text": \n', "line 2: not JSON"),
-        ("column.jsonl", b'{"body": "a"}\n', "no text in column 'text' .there is: body."),
+        ("column.jsonl", b'{"body": "a"}\n', "line 1: no column 'text' .there is: body."),
         ("bad.parquet", b"PAR1 but not really", "not a readable parquet"),
         ("story.doc", b"text", "unknown format"),
     ],
@@ -157,3 +160,70 @@ def test_missing_corpora(tmp_path: Path) -> None:
         read(tmp_path)
     with pytest.raises(CorpusError, match="corpus is empty"):
         read(" , ")
+
+
+ROWS = [
+    {"title": "One", "text": "First.", "n": 1},
+    {"title": None, "text": "Second.", "n": 2},
+    {"title": "Three", "text": None, "n": 3},
+    {"title": None, "text": None, "n": 4},
+    {"title": "", "text": "Fifth.", "n": 5},
+]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "hub", "stream"])
+def test_null_is_no_text_and_columns_are_joined(kind: str, tmp_path: Path) -> None:
+    """A null is left out wherever the rows are, never the word None; a row of nulls is a document without text."""
+    settings: dict = {}
+    path = tmp_path / ("train.jsonl" if kind == "jsonl" else "train.parquet")
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    else:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    corpus = str(path)
+    if kind in ("hub", "stream"):
+        pytest.importorskip("datasets")
+        corpus, settings = f"hub:{tmp_path}", {"shard_seed": 0} if kind == "stream" else {}
+    assert read(corpus, **settings) == ["First.", "Second.", "", "", "Fifth."]
+    assert read(corpus, text_column="title, text", **settings) == ["One\nFirst.", "Second.", "Three", "", "Fifth."]
+    assert read(corpus, text_column="text,title", **settings)[0] == "First.\nOne"
+    with pytest.raises(CorpusError, match="no column 'body', 'lead' .there is: title, text, n.; set text_column") as no:
+        read(corpus, text_column="body,title,lead", **settings)
+    assert "\n" not in str(no.value)
+    with pytest.raises(CorpusError, match="column 'n' holds int instead of text"):
+        read(corpus, text_column="n", **settings)
+
+
+def test_a_column_with_a_comma_in_its_name(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"title,text": "whole", "title": "a", "text": "b"}\n')
+    assert read(tmp_path / "a.jsonl", text_column="title,text") == ["whole"]
+
+
+def test_weights_and_paths_that_look_like_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there under the whole name is a path, whatever is in it."""
+    assert corpus_weights("/a, hub:b:c") == {} and corpus_parts("/a, hub:b:c") == ["/a", "hub:b:c"]
+    weights = corpus_weights("/a=0.7, hub:b:c=3e-1")
+    assert weights == {"/a": Fraction(7, 10), "hub:b:c": Fraction(3, 10)}
+    monkeypatch.chdir(tmp_path)
+    for name in ("x=0.5", "a,b", "y=0.7,z=0.3"):
+        Path(name).mkdir()
+        Path(name, "text.txt").write_text(f"{name}\n")
+        assert corpus_parts(name) == [name] and not corpus_weights(name) and read(name) == [f"{name}\n"]
+    assert corpus_weights("x=0.5=0.25,z=0.75") == {"x=0.5": Fraction(1, 4), "z": Fraction(3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        ("a=0.7,b=0.4", r"weights 0.7 \+ 0.4: expected numbers above 0 whose sum is 1"),
+        ("a=1.5,b=-0.5", r"weights 1.5 \+ -0.5: expected numbers above 0 whose sum is 1"),
+        ("a=1,b=0", r"weights 1 \+ 0: expected numbers above 0"),
+        ("a=0.7,b", "b has no weight; give each corpus one"),
+        ("a=0,7", "7 has no weight"),
+        ("a=0.5,a=0.5", "a stands there twice"),
+        ("a=nan,b=1", "a=nan has no weight"),
+    ],
+)
+def test_bad_weights(corpus: str, message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        corpus_weights(corpus)

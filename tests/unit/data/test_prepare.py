@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from threeml_core.config import make_config
-from threeml_core.data.corpus import PIECE_CHARACTERS, load_corpus
+from threeml_core.data.corpus import load_corpus
 from threeml_core.data.folders import HIDDEN
 from threeml_core.data.prepare import held_out, load_prepared, prepare_data
+from threeml_core.data.readers import PIECE_CHARACTERS
 from threeml_core.data.sequences import TokenSequences
 from threeml_core.data.tokenizer import train_tokenizer
 from threeml_core.foundation.errors import CorpusError, DamagedFileError, StudyError
