@@ -100,8 +100,9 @@ def report(config: StudyConfig) -> None:
 def plan(config: StudyConfig) -> None:
     """Say what a study would run and what it costs, and run nothing, as notebooks/00_cost_model.ipynb does."""
     from threeml_core.reporting.cost import cost_plan, study_plan
+    from threeml_core.reporting.planner import gpu_table, plan_table
 
-    for table in (cost_plan(config), study_plan(config)):
+    for table in (cost_plan(config), study_plan(config), plan_table(config), gpu_table(config)):
         print(f"{table}\n")
 
 

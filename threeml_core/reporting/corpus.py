@@ -23,6 +23,15 @@ def corpus_table(meta: Mapping[str, Any]) -> Table:
     return Table(rows, f"Corpus {meta['corpus']}: {size}")
 
 
+def size_sentence(meta: Mapping[str, Any]) -> str:
+    """Sequences for training and validation, their length, and the vocabulary."""
+    train, validation = (f"{meta[side]['blocks']:,}" for side in ("train", "validation"))
+    return (
+        f"{train} sequences of {meta['sequence_length']} tokens for training, {validation} for validation, over a "
+        f"vocabulary of {meta['vocab_size']:,} tokens."
+    )
+
+
 def plot_token_frequencies(counts: Sequence[int] | np.ndarray) -> Figure:
     """Rank against frequency of the training tokens, both logarithmic, with the unigram entropy."""
     ordered = np.sort(np.asarray(counts)[np.asarray(counts) > 0])[::-1]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from threeml_core import flops
-from threeml_core.config import StudyConfig, executed_rate, make_config, variant
+from threeml_core.config import StudyConfig, executed_rate, make_config
 from threeml_core.glue.protocol import planned_runs
 from threeml_core.paper import RECIPES, ReportedValue, reported_values
 from threeml_core.parameters.architectures import ARCHITECTURES, PAPER_ARCHITECTURES
 from threeml_core.parameters.masking import rate_label
+from threeml_core.reporting.planner import duration, energy, gpu_hours, models, training_flops
 from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.study.experiment import Experiment
@@ -67,6 +69,16 @@ def reported_and_computed() -> Table:
     return Table(rows, "Reported and computed")
 
 
+def beside(values: Mapping[str, tuple[float, float]], caption: str, baseline: str = "") -> Table:
+    """FLOPs by a formula as a page writes it beside the package's; with a baseline's name also the speed-up over it."""
+    rows = []
+    for name, (written, computed) in values.items():
+        row = {"Formula": name, "As written": f"{written:,.0f}", "By the package": f"{computed:,.0f}"}
+        row["Equal"] = "yes" if math.isclose(written, computed) else "no"
+        rows.append(row | ({f"Speed-up over {baseline}": f"{values[baseline][0] / written:.2f}"} if baseline else {}))
+    return Table(rows, caption)
+
+
 def speedup_table() -> Table:
     """Speed-ups over the vanilla model at 15% (the paper's baseline) and at the same mask rate."""
     rows = []
@@ -117,25 +129,15 @@ def recipe_table() -> Table:
     return Table(rows, "Pre-training recipes (Appendix A), the models of 3ML_self")
 
 
-def _duration(hours: float) -> str:
-    if hours >= 1:
-        return f"{hours:.1f} h"
-    return f"{60 * hours:.1f} min" if hours >= 1 / 30 else f"{3600 * hours:.2g} s"
-
-
-def _energy(watt_hours: float) -> str:
-    return f"{watt_hours / 1000:.1f} kWh" if watt_hours >= 100 else f"{watt_hours:.2g} Wh"
-
-
 def _plan(config: StudyConfig) -> tuple[float, dict[str, str]]:
     """GPU hours, and the cells of a plan's row, of one pre-training run."""
-    total = flops.training_flops(flops.forward_flops(config, "exact"), config.batch_size, config.max_steps, "exact")
-    hours = total / (config.gpu_tflops * 1e12 * config.mfu) / 3600
+    total = training_flops(config)
+    hours = gpu_hours(total, config.gpu_tflops, config.mfu)
     tokens = config.max_steps * config.batch_size * config.sequence_length
     cells = {"Parameters": f"{flops.parameter_count(config) / 1e6:.1f} M", "Steps": f"{config.max_steps:,}"}
     cells["Tokens"] = f"{tokens / 1e9:.3g} G" if tokens >= 1e9 else f"{tokens / 1e6:.3g} M"
-    cells |= {"Training FLOPs": f"{total:.3g}", "GPU time": _duration(hours)}
-    return hours, {**cells, "Energy": _energy(hours * config.gpu_watts)}
+    cells |= {"Training FLOPs": f"{total:.3g}", "GPU time": duration(hours)}
+    return hours, {**cells, "Energy": energy(hours * config.gpu_watts)}
 
 
 def schedule_table() -> Table:
@@ -158,13 +160,12 @@ _SCHEDULES = ((0.4, None), (0.5, None), (0.3, 0.15), (0.5, 0.3), (0.75, 0.3), (0
 def cost_plan(config: StudyConfig) -> Table:
     """What Table 3's five models cost: executed FLOPs over `mfu` times a GPU's peak, and that time times its power."""
     rows, total = [], 0.0
-    for architecture, rate in STUDY_MODELS:
-        model = variant(config, architecture=architecture, mask_rate=rate)
+    for name, model in models(config).items():
         hours, cells = _plan(model)
         total += hours
         cells["Weights, gradients, moments"] = f"{flops.training_memory_bytes(model) / 2**30:.3g} GiB"
-        rows.append({"Model": f"{ARCHITECTURES[architecture].label}-{rate_label(model.parameters())}", **cells})
-    rows.append({"Model": "all five", "GPU time": _duration(total), "Energy": _energy(total * config.gpu_watts)})
+        rows.append({"Model": name, **cells})
+    rows.append({"Model": "all five", "GPU time": duration(total), "Energy": energy(total * config.gpu_watts)})
     return Table(rows, f"Plan of preset {config.preset} on {config.gpu_name} at {config.mfu:.0%} MFU, one seed")
 
 
@@ -191,11 +192,11 @@ def study_plan(config: StudyConfig, exhibits: Sequence[Experiment | str] | None 
         rows.append({**row, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.exhibits)})
     counts = sorted({len(run.seeds) for run in runs}) or [1]
     seeds = f", {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds each" if counts[-1] > 1 else ""
-    rows.append({"Model": f"all {len(runs)}{seeds}", "GPU time": _duration(total), "Fine-tunings": f"{tunings:,}"})
+    rows.append({"Model": f"all {len(runs)}{seeds}", "GPU time": duration(total), "Fine-tunings": f"{tunings:,}"})
     return Table(
         rows,
         f"Pre-training runs of {'the whole study' if exhibits is None else ', '.join(map(_name, exhibits))}, preset "
-        f"{config.preset}, on {config.gpu_name} at {config.mfu:.0%} MFU: {_energy(total * config.gpu_watts)}"
+        f"{config.preset}, on {config.gpu_name} at {config.mfu:.0%} MFU: {energy(total * config.gpu_watts)}"
         f"{'; rows are of one seed, the last of all' if seeds else ''}",
         folded=len(rows) > 20,
     )

@@ -46,7 +46,7 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     names = [n for n in config.parameters() if config.sources[n] == "given" and n not in names_of(ReportParameters)]
     given = {n: "None" if (v := getattr(config, n)) is None else v for n in names}
     given["preset"] = config.preset
-    os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps
+    os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps, and two notebooks talk at once
     sources = sorted(pages_of(config), key=lambda path: (path.stem == LAST, path.stem))
     failed: list[str] = []
     with exclusive(folder / ".lock", f"the notebooks folder {folder}"):

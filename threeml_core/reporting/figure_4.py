@@ -135,3 +135,10 @@ def statement_table(records: Sequence[RunRecord]) -> Table:
         rows.append({**row, "Why not": "; ".join(finding.reasons) if found else missing})
     judged = "judged as its claims are; of several runs of a seed the latest counts"
     return Table(rows, f"The paper's statements, and what these models say, {judged}")
+
+
+def statement_sentences(records: Sequence[RunRecord]) -> list[str]:
+    """The same in a sentence each."""
+    table = statement_table(records)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    return [f"{row['Statement']}: {row['Mean, 95% interval']}, {row['Verdict']}." for row in rows]

@@ -71,6 +71,13 @@ def glue_table(studies: Sequence[GlueStudy]) -> Table:
     return Table(rows, "GLUE development sets, this study and the paper (Table 3; its average is over all eight tasks)")
 
 
+def result_sentence(study: GlueStudy) -> str:
+    """Average over how many tasks of which kind, from how many runs."""
+    kind = "GLUE" if all(result.task.name in GLUE_TASKS for result in study.results) else "diagnostic, not GLUE"
+    tasks, runs = len(study.results), len(study.runs)
+    return f"{study.name}: average score {percent(study.average)}; tasks: {tasks} ({kind}), fine-tunings: {runs:,}."
+
+
 def protocol_table(study: GlueStudy) -> Table:
     """What stands behind each cell: interval, spread over seeds, chance, word counts, failed and collapsed runs."""
     rows = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.masking import ASKED, KINDS, rate_label
@@ -39,13 +38,14 @@ def plateau_statement(metrics: Mapping[str, float]) -> str:
     return f"The model has left the unigram plateau: {left}."
 
 
-def result_line(record: RunRecord, runs_dir: str | Path) -> str:
-    """A pre-training in one line: loss, perplexity, and where the record lies."""
+def loss_sentence(record: RunRecord) -> str:
+    """A pre-training in one line: loss, perplexity and FLOPs."""
     m = record.metrics
+    spent = f", {record.flops['training']:.3g} training FLOPs" if record.flops else ""
     return (
         f"{record.run_id}: training loss {m['train_loss']:.3f} nats, validation perplexity {m['eval_perplexity']:.1f} "
         f"(both over all corrupted tokens), {m['eval_perplexity_masked']:.1f} at [MASK]s (unigram "
-        f"{m['unigram_perplexity_masked']:.1f}); record: {runs_dir}/{record.stage}/{record.run_id}/record.json"
+        f"{m['unigram_perplexity_masked']:.1f}){spent}"
     )
 
 

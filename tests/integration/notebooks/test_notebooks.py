@@ -81,6 +81,7 @@ def test_form(path: Path) -> None:
     assert 8 <= len(shown) <= 15 and shown[0] == "preset"
     assert cells[0].source == parameters_cell(shown), "run python tests/integration/notebooks/test_notebooks.py"
     assert "resolve_parameters(globals())" in cells[1].source
+    assert notebook.cells[-2].source == "## Result" and "reporting.ending import" in cells[-1].source
     assert len(cells) <= 14
     for cell in cells:
         assert not cell.outputs and cell.execution_count is None, "notebooks are committed without outputs"
@@ -98,7 +99,8 @@ def test_form(path: Path) -> None:
 
 def papermill(*arguments: str) -> subprocess.CompletedProcess:
     command = ["papermill", "--no-progress-bar", "-k", "python3", *arguments]
-    outside = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}  # ipykernel looks
+    unset = ("PYTEST_CURRENT_TEST", "TQDM_DISABLE")  # ipykernel looks; users have progress
+    outside = {name: value for name, value in os.environ.items() if name not in unset}
     return subprocess.run(command, cwd=PROJECT_ROOT, env=outside, capture_output=True, text=True, timeout=500)
 
 
@@ -194,13 +196,20 @@ def test_pretrain_notebook(architecture: str, small: dict, small_arguments: list
     (record,) = (tmp_path / "runs" / "pretrain").glob("*/record.json")
     assert f"{architecture}-51-" in str(record), "16.25 of 32 tokens"
     metrics = json.loads(record.read_text())["metrics"]
-    (line,) = (line for line in done.stderr.split("\n") if line.startswith(f"{architecture}-51-"))
-    assert line == (
+    shown = done.stderr.split("\n")
+    assert sum(line.startswith("step 20/20: loss") for line in shown) == 1, "papermill's terminal moves"
+    assert shown[shown.index("Result:") + 1 :] == [
         f"{record.parent.name}: training loss {metrics['train_loss']:.3f} nats, validation perplexity "
         f"{metrics['eval_perplexity']:.1f} (both over all corrupted tokens), "
         f"{metrics['eval_perplexity_masked']:.1f} at "
-        f"[MASK]s (unigram {metrics['unigram_perplexity_masked']:.1f}); record: {record}"
-    ), "the terminal says what came out"
+        f"[MASK]s (unigram {metrics['unigram_perplexity_masked']:.1f}), "
+        f"{json.loads(record.read_text())['flops']['training']:.3g} training FLOPs",
+        f"record: {record}",
+        f"encoder: {record.parent}/encoder",
+        f"next: papermill notebooks/03_finetune.ipynb out.ipynb -p preset tiny -p runs_dir {tmp_path / 'runs'} "
+        f"-p checkpoint {record.parent}/encoder",
+        "",
+    ], "its last lines say what came out, and where it lies"
     given = {**small, "runs_dir": str(tmp_path / "loop"), "mask_rate": 0.5, "architecture": architecture}
     alone = pretrain(make_config(given), no_line).metrics
     for name in ("train_loss", "eval_loss"):

@@ -46,6 +46,7 @@ from threeml_core.reporting.performance import (
     session_table,
     speed_comparison,
 )
+from threeml_core.reporting.planner import gpu_table
 from threeml_core.reporting.pretraining import comparison_table
 from threeml_core.reporting.report import SCRIPT, build_report
 from threeml_core.reporting.table import Table
@@ -195,6 +196,7 @@ def tables(outcomes: list[Result]) -> list[Table]:
         parameter_table(config),
         parameter_table(config, "finetune"),
         cost_plan(config),
+        gpu_table(config),
         schedule_table(),
         study_plan(config, ["Table 1"]),
         comparison_table(first, [first, *others]),
