@@ -43,7 +43,7 @@ lab: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster,data,finetune,notebooks,report,tensorboard,test,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster,data,export,finetune,notebooks,report,tensorboard,trainer,test,dev]"
 	touch $@
 
 clean:
