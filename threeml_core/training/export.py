@@ -47,16 +47,17 @@ def export_encoder(source: str | Path, folder: Path, form: str, max_seq_length: 
         raise ParameterError(f"{form!r} is no form: expected one of {', '.join(NEEDS)}")
     if form == "onnx" and max_seq_length is not None:
         raise ParameterError("max_seq_length is for sentence-transformers: ONNX takes any length, so leave it out")
-    if missing := [name for name in NEEDS[form] if importlib.util.find_spec(name) is None]:
-        raise StudyError(f"{' and '.join(missing)} not installed: install the extra `export` of threeml-study")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StudyError(f"{folder} is there already: give another folder, or remove it")
+    if missing := [name for name in NEEDS[form] if importlib.util.find_spec(name) is None]:
+        raise StudyError(f"{' and '.join(missing)} not installed: install the extra `export` of threeml-study")
     encoder = open_encoder(source)
     if encoder.is_random:
         raise CheckpointError(f"checkpoint {source} has no weights of its own: give the encoder that was trained")
-    length = max_seq_length or sequence_length_of(encoder)
-    if length < 3 or length > (encoder.positions or length):
-        raise ParameterError(f"max_seq_length={length}: expected 3 to {encoder.positions} tokens, as the encoder takes")
+    length = sequence_length_of(encoder) if max_seq_length is None else max_seq_length
+    most = encoder.positions or max(3, length)
+    if not 3 <= length <= most:
+        raise ParameterError(f"max_seq_length={length}: expected 3 to {most} tokens, as the encoder takes")
     with atomic_folder(folder) as temporary, quiet_transformers():
         if form == "onnx":
             _write_onnx(encoder, temporary)
@@ -128,7 +129,7 @@ class _Parser(argparse.ArgumentParser):
 
 def export_command(arguments: list[str]) -> str:
     """What `threeml export` does with these arguments, and says then; errors as `export_encoder`."""
-    parser = _Parser(prog="threeml export", description=(export_encoder.__doc__ or "").partition("\n")[0])
+    parser = _Parser(prog="threeml export", description="Write an encoder into a new folder.")
     parser.add_argument(
         "encoder", metavar="ENCODER", help="folder, such as runs/pretrain/<run id>/encoder, or hub name"
     )

@@ -95,8 +95,9 @@ def test_refusals(encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     with pytest.raises(ParameterError, match="'gguf' is no form: expected one of onnx, sentence-transformers"):
         export_encoder(good, Path(there), "gguf")
-    with pytest.raises(ParameterError, match="max_seq_length=65: expected 3 to 64 tokens"):
-        export_encoder(good, Path(there), "sentence-transformers", 65)
+    for length in (0, 65):
+        with pytest.raises(ParameterError, match=f"max_seq_length={length}: expected 3 to 64 tokens"):
+            export_encoder(good, Path(there), "sentence-transformers", length)
     with pytest.raises(ParameterError, match="max_seq_length is for sentence-transformers"):
         export_encoder(good, Path(there), "onnx", 32)
     with pytest.raises(CheckpointError, match="has no weights of its own"):
