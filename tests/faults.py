@@ -1437,7 +1437,7 @@ FAULTS = [
         "tests/unit/training/test_export.py::test_what_fails_leaves_nothing",
     ),
     Fault(
-        "texts of several lengths, or too short for the mask rate, for `CorruptingCollator`; a tokenizer without a mask",
+        "texts of several lengths, or too short for the rate, for `CorruptingCollator`; a tokenizer without a mask",
         "one line each, with the remedy",
         "nothing was begun",
         "tests/unit/training/test_collator.py::test_refusals",
