@@ -54,7 +54,7 @@ $(SITE)/.installed: pyproject.toml constraints.txt
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster,data,finetune,notebooks,report,tensorboard,test,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[cluster,data,export,finetune,notebooks,report,tensorboard,trainer,test,dev]"
 	touch $@
 
 clean:

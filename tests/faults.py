@@ -1442,6 +1442,30 @@ FAULTS = [
         "tests/unit/runs/test_sweep.py::test_a_run_that_is_another_one_here",
     ),
     Fault(
+        "an architecture of one's own whose source is nowhere, as if it was typed in",
+        "a warning with the reason; the run ends",
+        "`model/`, which loads where the architecture is registered, and `encoder/`",
+        "tests/integration/test_architecture.py::test_what_was_typed_in_ends_no_run",
+    ),
+    Fault(
+        "`threeml export` to an unknown form or a folder in use, of no encoder, without its libraries, too long",
+        "one line each, before anything is written",
+        "every file",
+        "tests/unit/training/test_export.py::test_refusals",
+    ),
+    Fault(
+        "`threeml export` of an encoder whose weights do not fit",
+        "one line",
+        "nothing half-written is left",
+        "tests/unit/training/test_export.py::test_what_fails_leaves_nothing",
+    ),
+    Fault(
+        "texts of several lengths, or too short for the rate, for `CorruptingCollator`; a tokenizer without a mask",
+        "one line each, with the remedy",
+        "nothing was begun",
+        "tests/unit/training/test_collator.py::test_refusals",
+    ),
+    Fault(
         "a run saved and loaded in the middle, with dropout on",
         "the following losses and weights are the same, bit for bit",
         "weights, moments, where the run stands",

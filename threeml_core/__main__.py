@@ -121,7 +121,15 @@ def main() -> None:
     match sys.argv[1:]:
         case [] | ["-h" | "--help", *_]:
             lines = [f"  {name:12} {stage.__doc__}" for name, stage in STAGES.items()]
+            lines += [
+                "",
+                "  export       Write an encoder as ONNX or for sentence-transformers, see threeml export --help",
+            ]
             print("\n".join(["usage: threeml STAGE [-f FILE] [-p NAME VALUE] ... | STAGE --help", "", *lines]))
+        case ["export", *arguments]:
+            from threeml_core.training.export import export_command
+
+            print(export_command(arguments))
         case [name, *arguments] if name in STAGES:
             stage = STAGES[name]
             stage(parse_arguments(stage.__doc__ or "", arguments, name, "encoders" if stage is probe else ""))

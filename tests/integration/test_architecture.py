@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -94,6 +96,19 @@ def test_it_trains_is_counted_and_exported(small: dict[str, object]) -> None:
     assert parameters == record.data["parameters"] == flops.parameter_count(config, record.data["vocab_size"])
     assert "pre-trained as 3ML_late" in (folder / "encoder" / "README.md").read_text()
     assert AutoModel.from_pretrained(folder / "encoder").config.model_type == "roberta-prelayernorm"
+    assert "\nclass LateForMaskedLM(" in (folder / "model" / "modeling_threeml.py").read_text()
+
+
+def test_what_was_typed_in_ends_no_run(small: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class whose source is nowhere cannot carry its code: the log says so, and the run is finished all the same."""
+    monkeypatch.setattr(LateForMaskedLM, "__module__", "typed_in")
+    monkeypatch.setitem(sys.modules, "typed_in", types.ModuleType("typed_in"))
+    lines: list[str] = []
+    config = make_config({**small, "architecture": "late", "max_steps": 1})
+    folder = pretrain(config, lines.append).folder(config.runs_dir)
+    assert [line for line in lines if "the source of typed_in cannot be read" in line]
+    assert not (folder / "model" / "modeling_threeml.py").exists()
+    assert AutoModelForMaskedLM.from_pretrained(folder / "model").config.model_type == "threeml_late"
 
 
 def test_a_study_shows_it(small: dict[str, object]) -> None:

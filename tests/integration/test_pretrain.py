@@ -24,6 +24,7 @@ from threeml_core.config import StudyConfig, at_constant_rate, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import DamagedFileError, DivergedError, ParameterError, StudyError, TrainingError
 from threeml_core.foundation.log import no_line
+from threeml_core.models.portable import portable_source
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.reporting.notes import corruption_note
 from threeml_core.reporting.pretraining import comparable
@@ -62,6 +63,9 @@ def test_a_run_leaves_everything(architecture: str, encoder: str, own_runs: dict
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     model = AutoModelForMaskedLM.from_pretrained(folder / "model")
     assert type(model).__name__ == type(AutoModelForMaskedLM.from_config(model.config)).__name__
+    assert (folder / "model" / "modeling_threeml.py").read_text() == portable_source(type(model))
+    assert "auto_map" in json.loads((folder / "model" / "config.json").read_text()), "test_portable.py loads it by that"
+    assert "auto_map" not in (folder / "encoder" / "config.json").read_text() and not [*folder.glob("encoder/*.py")]
     fill = pipeline("fill-mask", model=str(folder / "model"), top_k=3)
     guesses = fill(f"The cat sees the {tokenizer.mask_token} in the garden.")
     assert len(guesses) == 3 and all(0 <= guess["score"] <= 1 for guess in guesses)

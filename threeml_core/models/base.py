@@ -201,8 +201,8 @@ class MaskedLanguageModel(PreTrainedModel):
         Args:
             input_ids: (batch, n), [MASK]s in place.
             attention_mask: (batch, n), 1 for real tokens, 0 for padding.
-            labels: (batch, n), -100 where nothing is predicted.
-            corrupted: a batch with equal counts in every row, instead of the three above.
+            labels: (batch, n), -100 where nothing is predicted; beside `corrupted` they stand in for its own.
+            corrupted: a batch with equal counts in every row, instead of the two first.
             num_items_in_batch: what the summed cross-entropies are divided by, the corrupted tokens of a whole step;
                 None: this batch's.
             return_logits: False: the loss alone, which takes less time and memory.
@@ -228,11 +228,12 @@ class MaskedLanguageModel(PreTrainedModel):
         keep_states = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         states: States = {}
         if corrupted is not None:
-            if input_ids is not None or attention_mask is not None or labels is not None:
-                raise ValueError("expected input_ids, attention_mask and labels, or a CorruptedBatch, not both")
+            if input_ids is not None or attention_mask is not None:
+                raise ValueError("expected input_ids and attention_mask, or a CorruptedBatch, not both")
             if keep_states:
                 raise ValueError("a CorruptedBatch gives no hidden_states: take mask_states(batch), or input_ids")
-            hidden, labels = self.at_corrupted(corrupted), corrupted.targets
+            hidden = self.at_corrupted(corrupted)
+            labels = corrupted.targets if labels is None else labels.gather(1, corrupted.corrupted_idx)
         elif input_ids is not None:
             hidden, states = self.at_all(input_ids, attention_mask, keep_states)
         else:

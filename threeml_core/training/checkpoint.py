@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from threeml_core.foundation.errors import DamagedFileError, NotFiniteError
 from threeml_core.foundation.files import atomic_file, atomic_folder, fits_digest, json_text
 from threeml_core.foundation.log import Log
+from threeml_core.models.portable import carry_source
 
 SMOOTHING = 20
 """Updates over which the loss is smoothed, to see whether a run has diverged."""
@@ -181,10 +182,22 @@ def load_training_state(
         ) from None
 
 
-def save_model(model: PreTrainedModel, folder: Path, tokenizer_folder: Path, positions: int, card: str = "") -> None:
-    """A model as a Hugging Face folder (safetensors) with its card, and a tokenizer that cuts at `positions` tokens."""
+def save_model(
+    model: PreTrainedModel,
+    folder: Path,
+    tokenizer_folder: Path,
+    positions: int,
+    card: str = "",
+    portable: bool = False,
+) -> None:
+    """A model as a Hugging Face folder (safetensors) with its card, and a tokenizer that cuts at `positions` tokens.
+
+    If it is `portable`, its code lies beside it, see `carry_source`.
+    """
     with atomic_folder(folder) as temporary:
         model.save_pretrained(temporary)
+        if portable:
+            carry_source(temporary, type(model))
         shutil.copytree(tokenizer_folder, temporary, dirs_exist_ok=True)
         path = temporary / "tokenizer_config.json"
         settings = json.loads(path.read_text(encoding="utf-8")) | {"model_max_length": positions}

@@ -21,11 +21,12 @@ from transformers.utils import logging as transformers_logging
 from threeml_core import flops
 from threeml_core.config import StudyConfig, executed_parameters, executed_rate, given_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
-from threeml_core.foundation.errors import DivergedError, Preempted, TrainingError
+from threeml_core.foundation.errors import DivergedError, ParameterError, Preempted, TrainingError
 from threeml_core.foundation.files import exclusive
 from threeml_core.foundation.log import Log, no_line, print_line
 from threeml_core.foundation.processes import stop_requested
 from threeml_core.masking import CorruptedBatch
+from threeml_core.models.portable import portable_source
 from threeml_core.parameters.masking import KINDS, executed_statement, parse_mask_split
 from threeml_core.parameters.model import MODERN
 from threeml_core.runs.ledger import pretraining
@@ -177,7 +178,7 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
             f"{metrics['eval_perplexity_masked']:.1f}, the unigram's {metrics['unigram_perplexity_masked']:.1f}; try "
             "more steps, a longer warm-up or another learning rate"
         )
-    return _exported(trainer, folder, final, energy)
+    return _exported(trainer, folder, final, energy, log)
 
 
 def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corruption: CorruptedBatch, log: Log) -> None:
@@ -310,12 +311,25 @@ def _flops(config: StudyConfig, vocab: int) -> dict[str, float]:
     }
 
 
-def _exported(trainer: Trainer, folder: Path, metrics: dict[str, Any], energy: dict[str, float]) -> dict[str, Any]:
+def _is_portable(model: PreTrainedModel, log: Log) -> bool:
+    """Can its code go with it? An architecture of one's own may be written so that it cannot, which ends no run."""
+    try:
+        portable_source(type(model))
+    except ParameterError as error:
+        log(f"warning: model/ holds no code, so it loads where its architecture is registered alone: {error}")
+        return False
+    return True
+
+
+def _exported(
+    trainer: Trainer, folder: Path, metrics: dict[str, Any], energy: dict[str, float], log: Log
+) -> dict[str, Any]:
     """Save model and encoder; the fields of the record."""
     config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
     losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
     room, card = usable_positions(model), model_card(config, folder.name, data, metrics, model)
-    save_model(model, folder / "model", data.tokenizer_folder, room)
+    portable = _is_portable(model, log)
+    save_model(model, folder / "model", data.tokenizer_folder, room, portable=portable)
     # section 2.2, "Fine-tuning and Inference": the decoder is removed
     save_model(cast(PreTrainedModel, model.encoder), folder / "encoder", data.tokenizer_folder, room, card)
     return {
