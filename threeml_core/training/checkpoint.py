@@ -18,6 +18,9 @@ from threeml_core.foundation.errors import DamagedFileError, NotFiniteError
 from threeml_core.foundation.files import atomic_file, atomic_folder, fits_digest, json_text
 from threeml_core.foundation.log import Log
 
+CHECKPOINTS = "checkpoints"
+"""Folder of a run with what `checkpoint_steps` keeps, as `step-<N>/encoder` and `step-<N>/model`."""
+
 SMOOTHING = 20
 """Updates over which the loss is smoothed, to see whether a run has diverged."""
 
