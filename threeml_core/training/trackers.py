@@ -86,9 +86,9 @@ class Trackers:
                 self._open[name].write(step, new)
 
     def finish(self, step: int, results: dict[str, Any]) -> None:
-        """Send the numbers among the results of a finished run, a part of its record each, as `final/<name>`."""
-        parts = (part for part in results.values() if isinstance(part, dict))
-        numbers = {f"final/{k}": v for part in parts for k, v in part.items() if isinstance(v, int | float)}
+        """Send the numbers among the results of a finished run, as `final/<part of its record>/<name>`."""
+        parts = {part: values for part, values in results.items() if isinstance(values, dict)}
+        numbers = {f"final/{p}/{k}": v for p, of in parts.items() for k, v in of.items() if isinstance(v, int | float)}
         self.write(step, {name: float(value) for name, value in numbers.items()})
         self.close(finished=True)
 
@@ -154,7 +154,9 @@ def _wandb(config: StudyConfig, folder: Path, known: str | None) -> Tracker:
         settings=wandb.Settings(console="off"),
     )
     return Tracker(
-        run.id, lambda step, values: run.log(values, step=step), lambda finished: run.finish(exit_code=not finished)
+        run.id,
+        lambda step, values: run.log(values, step=step),
+        lambda finished: run.finish(exit_code=int(not finished)),
     )
 
 
