@@ -124,7 +124,7 @@ def test_a_tracker_has_what_the_run_says(own_runs: dict, read: Read, monkeypatch
     """Each step once, though steps 7 to 9 were done twice; parameters and results; one run of the tracker."""
     name = read.__name__
     for library in ("sqlalchemy", "mlflow") if name == "mlflow" else (name,):
-        pytest.importorskip(library, reason=f"{library} is not installed: pip install -e .[trackers]")
+        pytest.importorskip(library, reason=f"{library} is not installed, see docs/trackers.md")
     config = make_config({**own_runs, "logging_steps": 2, "report_to": name})
     lines: list[str] = []
     interrupted(config, lines.append, monkeypatch)
@@ -174,6 +174,6 @@ def test_a_tracker_that_is_not_installed(own_runs: dict, monkeypatch: pytest.Mon
     """Before any text is prepared."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for name in ("tensorboard", "trackio", "wandb", "mlflow"):
-        with pytest.raises(ParameterError, match=f"report_to={name} needs `pip install {name}`"):
+        with pytest.raises(ParameterError, match=f"report_to={name} needs `pip install {name}"):
             pretrain(make_config({**own_runs, "report_to": name}), no_line)
     assert not (Path(own_runs["runs_dir"]) / "pretrain").exists()

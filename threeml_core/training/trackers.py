@@ -103,11 +103,11 @@ class Trackers:
 def check_trackers(config: StudyConfig) -> None:
     """Refuse, with a `ParameterError`, a tracker of `report_to` whose library is not there."""
     for name in config.listed("report_to"):
-        needed = [name]
-        if name == "mlflow" and "MLFLOW_TRACKING_URI" not in os.environ:
-            needed.append("sqlalchemy")  # which mlflow-skinny leaves out
-        if not all(map(importlib.util.find_spec, needed)):
-            raise ParameterError(f"report_to={name} needs `pip install {name}`")
+        # what a local store takes: mlflow-skinny leaves it out
+        also = ["sqlalchemy", "alembic"] if name == "mlflow" and "MLFLOW_TRACKING_URI" not in os.environ else []
+        if not all(map(importlib.util.find_spec, [name, *also])):
+            packages = " ".join(["mlflow-skinny" if name == "mlflow" else name, *also])
+            raise ParameterError(f"report_to={name} needs `pip install {packages}`")
 
 
 def _tensorboard(config: StudyConfig, folder: Path, known: str | None) -> Tracker:
