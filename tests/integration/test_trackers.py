@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from threeml_core.config import StudyConfig, make_config
-from threeml_core.foundation.errors import NotFiniteError, ParameterError
+from threeml_core.foundation.errors import NotFiniteError, ParameterError, Preempted
 from threeml_core.foundation.log import Log, no_line
 from threeml_core.runs.record import read_metrics
 from threeml_core.training import trackers
@@ -168,6 +168,16 @@ def test_a_tracker_that_fails_is_named_once_and_costs_nothing(
     warnings = [line for line in lines if line.startswith("warning: wandb failed (OSError: the server is away)")]
     assert len(warnings) == 1 and record.metrics
     assert written == [5, 10, 10, 15, 20, 20, 20], "a line each: training, validation at 10 and 20, results"
+
+
+def test_sigterm_while_a_tracker_opens_is_no_fault_of_it(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> trackers.Tracker:
+        raise Preempted("stopped by SIGTERM")
+
+    monkeypatch.setitem(trackers._KINDS, "tensorboard", stopped)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    with pytest.raises(Preempted):
+        pretrain(make_config({**own_runs, "report_to": "tensorboard"}), no_line)
 
 
 def test_a_tracker_that_is_not_installed(own_runs: dict, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from huggingface_hub.utils import build_hf_headers, get_session, validate_repo_i
 from huggingface_hub.utils import logging as hub_logging
 
 from threeml_core.config import StudyConfig
-from threeml_core.foundation.errors import CheckpointError, HubError, ParameterError
+from threeml_core.foundation.errors import CheckpointError, HubError, ParameterError, StudyError
 from threeml_core.foundation.files import atomic_folder, find_path, project_path, refuse_locked
 from threeml_core.foundation.hub import hub_or_cache
 from threeml_core.foundation.log import Log, print_line
@@ -180,7 +180,7 @@ def _one_line(repo: str, token: str) -> Iterator[None]:
     hub_logging.set_verbosity_error()
     try:
         yield
-    except HubError:
+    except StudyError:  # SIGTERM's too
         raise
     except Exception as error:  # the hub's and its clients' errors have no common base
         raise HubError(f"{repo}: {_reason(error)}".replace(token, "<token>")) from None

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from threeml_core.config import StudyConfig
-from threeml_core.foundation.errors import ParameterError
+from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.files import project_path, write_json
 from threeml_core.foundation.log import Log
 
@@ -64,6 +64,8 @@ class Trackers:
     def _named(self, name: str) -> Iterator[None]:
         try:
             yield
+        except StudyError:  # SIGTERM's
+            raise
         except Exception as error:  # of libraries of many kinds
             reason = " ".join(str(error).split())[:200]
             self._log(f"warning: {name} failed ({type(error).__name__}: {reason}); the run goes on without it")
