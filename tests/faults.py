@@ -353,7 +353,7 @@ BAD_INPUTS = [
     BadInput("percent-sign", "a number with a percent sign", {"mask_rate": "40%"}, "such as 0.4; write 0.4"),
     BadInput("true-number", "true where a number is expected", {"mask_rate": "true"}, "expected a number such as 0.4"),
     BadInput(
-        "not-bool", "neither true nor false", {"tensorboard": "maybe"}, "tensorboard='maybe': expected True or False"
+        "not-bool", "neither true nor false", {"keep_states": "maybe"}, "keep_states='maybe': expected True or False"
     ),
     BadInput("nan", "a learning rate that is not a number", {"learning_rate": "nan"}, "expected a finite number"),
     BadInput("infinite", "an infinite learning rate", {"learning_rate": "1e999"}, "expected a finite number"),
@@ -1303,6 +1303,49 @@ BAD_INPUTS = [
     BadInput("page-none", "no page", {"pages": ""}, "pages='' is empty", "report"),
     BadInput("page-comma", "a comma and no page", {"pages": "00,"}, "no notebook ''", "report"),
     BadInput("report-preset", "a report of an unknown preset", {"preset": "smal"}, "did you mean 'small'?", "report"),
+    # the hub and trackers
+    BadInput("push-none", "no run to push", {"pushed_run": "None"}, "pushed_run is missing", "push"),
+    BadInput("push-run", "a run to push that is not there", {"pushed_run": "self-40-0"}, "no finished run", "push"),
+    BadInput(
+        "push-encoder",
+        "a run's encoder to push instead of the run",
+        lambda folder: {"pushed_run": run_of(folder) / "encoder"},
+        "is no finished run; expected the id or folder of a pre-training run: that is",
+        "push",
+    ),
+    BadInput(
+        "push-failed",
+        "a run to push that diverged",
+        run(lambda run: edit_json(run / "record.json", failure="the run diverged")),
+        "has no model to push",
+        "push",
+    ),
+    BadInput(
+        "push-changed",
+        "a run to push whose model has changed",
+        run(lambda run: flip(run / "model" / "model.safetensors")),
+        "has changed since it was written",
+        "push",
+    ),
+    BadInput("push-nowhere", "no repository to push to", {"push_to_hub": "None"}, "push_to_hub is missing", "push"),
+    BadInput("push-name", "a name that no repository has", {"push_to_hub": "a/b/c"}, "expected owner/name", "push"),
+    BadInput("push-root", "an unknown part to push", {"hub_root": "decoder"}, "one of encoder, model", "push"),
+    BadInput(
+        "push-there",
+        "a dry run into a folder that is there",
+        lambda folder: {"dry_run": folder},
+        "a new folder",
+        "push",
+    ),
+    BadInput("push-offline", "a push with HF_HUB_OFFLINE", {}, "HF_HUB_OFFLINE is set", "push"),
+    BadInput(
+        "pretrain-push", "a pre-training to push with HF_HUB_OFFLINE", {**NEW, "push_to_hub": "a/b"}, "HF_HUB_OFFLINE"
+    ),
+    BadInput(
+        "tracker", "an unknown tracker", {"report_to": "tensorbord"}, "some of tensorboard, trackio, wandb, mlflow"
+    ),
+    BadInput("replaced", "a parameter that another one replaces", {"tensorboard": True}, "report_to=tensorboard"),
+    BadInput("checkpoint-steps", "a checkpoint behind the last step", {"checkpoint_steps": "9"}, "at most max_steps=2"),
 ]
 
 # -- faults ---------------------------------------------------------------------------------------------------
@@ -1608,6 +1651,73 @@ FAULTS = [
         "one line, before the run starts",
         "no run folder is made",
         "tests/integration/test_pretrain.py::test_more_special_tokens_than_the_rate_allows",
+    ),
+    # the hub and trackers
+    Fault(
+        "a hub that stops answering in the middle of a push",
+        "one line, status 2",
+        "what was uploaded; the same command sends the rest, and no large file twice",
+        "tests/integration/test_push.py::test_half_an_upload_goes_on",
+    ),
+    Fault(
+        "a push without a token",
+        "one line that says how to make one, status 2; with `push_to_hub` before anything is trained",
+        "everything",
+        "tests/integration/test_push.py::test_no_token",
+    ),
+    Fault(
+        "a push with a token that the hub does not know",
+        "one line, status 2, without the token",
+        "everything",
+        "tests/integration/test_push.py::test_a_token_that_the_hub_does_not_know",
+    ),
+    Fault(
+        "a push with a token that may only read",
+        "one line, status 2, without the token",
+        "everything",
+        "tests/integration/test_push.py::test_a_token_that_may_only_read",
+    ),
+    Fault(
+        "a push to a name of another user",
+        "one line, status 2",
+        "the other's repository",
+        "tests/integration/test_push.py::test_a_name_of_another",
+    ),
+    Fault(
+        "a push to a repository that holds something else",
+        "one line, status 2",
+        "what it holds",
+        "tests/integration/test_push.py::test_a_repository_that_holds_something_else",
+    ),
+    Fault(
+        "a push without a network",
+        "one line within seconds, status 2",
+        "everything",
+        "tests/integration/test_push.py::test_no_network",
+    ),
+    Fault(
+        "a disk that fills up while a dry run is written",
+        "one line, status 2; no folder is left",
+        "everything",
+        "tests/integration/test_push.py::test_a_full_disk_in_a_dry_run",
+    ),
+    Fault(
+        "a run stopped behind a kept checkpoint that goes on from before it",
+        "the checkpoint is written again",
+        "all checkpoints equal an undisturbed run's, bit for bit",
+        "tests/integration/test_push.py::test_checkpoints_are_exact",
+    ),
+    Fault(
+        "a tracker that fails, at its start, at a step or at the end",
+        "one warning; the run goes on without it",
+        "the run, and all other trackers",
+        "tests/integration/test_trackers.py::test_a_tracker_that_fails_is_named_once_and_costs_nothing",
+    ),
+    Fault(
+        "a run with trackers that is stopped and goes on",
+        "the same run of the tracker goes on",
+        "each step is there once",
+        "tests/integration/test_trackers.py::test_a_tracker_has_what_the_run_says",
     ),
     # text
     Fault(

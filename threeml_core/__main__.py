@@ -97,6 +97,13 @@ def report(config: StudyConfig) -> None:
         raise StudyError(f"{len(failed)} of its pages are missing: {'; '.join(failed)}")
 
 
+def push(config: StudyConfig) -> None:
+    """Push a finished pre-training to the hub: `threeml push RUN OWNER/NAME`; `-p dry_run FOLDER` needs no hub."""
+    from threeml_core.training.push import push
+
+    push(config)
+
+
 def plan(config: StudyConfig) -> None:
     """Say what a study would run and what it costs, and run nothing, as notebooks/00_cost_model.ipynb does."""
     from threeml_core.reporting.cost import cost_plan, study_plan
@@ -107,7 +114,7 @@ def plan(config: StudyConfig) -> None:
 
 
 STAGES: dict[str, Callable[[StudyConfig], None]] = {
-    stage.__name__: stage for stage in (pretrain, finetune, study, information, probe, benchmark, report, plan)
+    stage.__name__: stage for stage in (pretrain, finetune, study, information, probe, benchmark, report, push, plan)
 }
 
 
@@ -132,7 +139,8 @@ def main() -> None:
             print(export_command(arguments))
         case [name, *arguments] if name in STAGES:
             stage = STAGES[name]
-            stage(parse_arguments(stage.__doc__ or "", arguments, name, "encoders" if stage is probe else ""))
+            several, each = "encoders" if stage is probe else "", ("pushed_run", "push_to_hub") if stage is push else ()
+            stage(parse_arguments(stage.__doc__ or "", arguments, name, several, each))
         case [name, *_]:
             raise ParameterError(
                 f"unknown stage {name!r}: expected one of {names}, such as `threeml pretrain -p seed 1`"

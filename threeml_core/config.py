@@ -18,7 +18,7 @@ import re
 import reprlib
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +31,7 @@ from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.benchmark import BenchmarkParameters
 from threeml_core.parameters.data import DataParameters
 from threeml_core.parameters.glue import RANDOM, GlueParameters
+from threeml_core.parameters.hub import HubParameters
 from threeml_core.parameters.information import InformationParameters
 from threeml_core.parameters.masking import (
     ASKED,
@@ -43,7 +44,7 @@ from threeml_core.parameters.masking import (
     smallest_mask_rate,
 )
 from threeml_core.parameters.model import MODERN, ModelParameters, default_ffn_width, too_few_kept
-from threeml_core.parameters.parameter import LARGEST, RENAMED, check
+from threeml_core.parameters.parameter import LARGEST, RENAMED, REPLACED, check
 from threeml_core.parameters.probing import ProbingParameters
 from threeml_core.parameters.report import PlanParameters, ReportParameters
 from threeml_core.parameters.runs import RunsParameters
@@ -65,6 +66,7 @@ class StudyConfig(
     StudyParameters,
     BenchmarkParameters,
     ReportParameters,
+    HubParameters,
     PlanParameters,
 ):
     """All parameters of a study. Names are the field's (Hugging Face); rates are fractions, lengths are tokens."""
@@ -153,7 +155,7 @@ INFORMATION_PARAMETERS = names_of(InformationParameters)
 PROBING_PARAMETERS = names_of(ProbingParameters, changes_result=True)
 STUDY_PARAMETERS = names_of(StudyParameters)
 BENCHMARK_PARAMETERS = names_of(BenchmarkParameters, changes_result=True)
-_PRETRAIN_PARAMETERS = names_of(
+PRETRAIN_PARAMETERS = names_of(
     RunsParameters, ModelParameters, MaskingParameters, TrainingParameters, changes_result=True
 )
 
@@ -171,7 +173,7 @@ def unused_parameters(values: Mapping[str, Any]) -> set[str]:
 def deciding_parameters(config: StudyConfig) -> dict[str, Any]:
     """The parameters that decide the result of a pre-training run, given its data."""
     unused = unused_parameters(config.parameters())
-    return {name: getattr(config, name) for name in _PRETRAIN_PARAMETERS if name not in unused}
+    return {name: getattr(config, name) for name in PRETRAIN_PARAMETERS if name not in unused}
 
 
 def identity_parameters(config: StudyConfig) -> dict[str, Any]:
@@ -212,6 +214,8 @@ def _problems(c: StudyConfig) -> Iterator[str]:
         yield f"max_tokens={c.max_tokens}: expected at least a sequence, sequence_length={n}"
     if c.decoder_warmup_steps and c.init_encoder is None:
         yield f"decoder_warmup_steps={c.decoder_warmup_steps}: a fresh encoder has to learn; give init_encoder, or 0"
+    if (last := max(c.listed("checkpoint_steps"), default=0)) > c.max_steps:
+        yield f"checkpoint_steps={c.checkpoint_steps!r}: expected at most max_steps={c.max_steps}, not {last}"
     if c.decoder_warmup_steps >= c.max_steps:
         yield f"decoder_warmup_steps={c.decoder_warmup_steps}: expected fewer than max_steps={c.max_steps}"
     for stack in ("", "decoder_"):
@@ -337,6 +341,8 @@ def _known(name: str, where: str) -> None:
         return
     if name in RENAMED:
         raise ParameterError(f"unknown parameter {name!r}{where}: it is called {RENAMED[name]} now")
+    if name in REPLACED:
+        raise ParameterError(f"unknown parameter {name!r}{where}: give {REPLACED[name]} now")
     raise ParameterError(f"unknown parameter {_shown(name)}{where}: {_hint(name, PARAMETERS, 'known parameters')}")
 
 
@@ -495,12 +501,16 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_arguments(
-    description: str, arguments: list[str] | None = None, stage: str = "", several: str = ""
+    description: str,
+    arguments: list[str] | None = None,
+    stage: str = "",
+    several: str = "",
+    each: Sequence[str] = (),
 ) -> StudyConfig:
     """A command line with papermill's own `-f FILE` and `-p NAME VALUE` -> `StudyConfig`.
 
     `--help` lists the parameters of `stage` ("": all), with the values that they have where nothing is given. What
-    stands there without a name is given to the parameter `several`, joined with commas.
+    stands there without a name is given to the parameter `several`, joined with commas, or to those of `each` in turn.
 
     Raises:
         ParameterError: anything else on it; see `make_config`.
@@ -519,6 +529,8 @@ def parse_arguments(
     )
     if several:
         parser.add_argument(several, nargs="*", help=f"the same as -p {several}, joined with commas")
+    for name in each:
+        parser.add_argument(name, nargs="?", help=f"the same as -p {name}")
     tiny = make_config({}).parameters()
     for section in SECTIONS:
         lines = [
@@ -534,10 +546,11 @@ def parse_arguments(
     for file in options.parameters_file:
         given |= _read_yaml(Path(file))
     given |= dict(options.parameter)
-    if several and (named := getattr(options, several)):
-        if several in given:
-            raise ParameterError(f"{several} stands there twice: as -p {several} and without a name; keep one")
-        given[several] = ",".join(named)
+    for name in (*each, several):
+        if name and (named := getattr(options, name)):
+            if name in given:
+                raise ParameterError(f"{name} stands there twice: as -p {name} and without a name; keep one")
+            given[name] = ",".join(named) if name == several else named
     return make_config(given)
 
 

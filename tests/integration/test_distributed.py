@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ def test_two_processes_give_the_curve_of_one(
     settings = {**own_runs, "max_steps": 20, "eval_steps": 10, "bf16": bf16, "optimizer": optimizer}
     settings |= {"mask_rate": 0.5, "mask_rate_schedule": "linear"}
     settings |= {"architecture": architecture, "mask_adaptation": adaptation, "mask_adaptation_steps": 4}
+    settings |= {"checkpoint_steps": "10"} | ({"report_to": "tensorboard"} if find_spec("tensorboard") else {})
     lines: list[str] = []
     two = pretrain(make_config({**settings, "num_processes": 2}), lines.append)
     one = pretrain(make_config({**settings, "runs_dir": str(tmp_path / "one")}), lambda line: None)
@@ -97,6 +99,8 @@ def test_two_processes_give_the_curve_of_one(
     assert len(curves[0]) == 20 and curves[0] == pytest.approx(curves[1], abs=apart)
     assert bf16 or curves[0][:2] == pytest.approx(curves[1][:2], abs=1e-5)
     assert two.metrics["eval_loss"] == pytest.approx(one.metrics["eval_loss"], abs=apart)
+    assert len(list(two.folder(tmp_path).glob("tensorboard/events*"))) == ("report_to" in settings), "of one process"
+    assert "checkpoints/step-10/model/model.safetensors" in two.files
     assert two.metrics.get("mask_weights") == one.metrics.get("mask_weights")
     assert [line for line in lines if line.startswith("step 20/20")] and lines.count(f"run {two.run_id} starts") == 1
     assert pretrain(make_config({**settings, "num_processes": 2}), lines.append).run_id == two.run_id, "it is read"

@@ -52,6 +52,7 @@ def more_parameters(command: str, folder: Path) -> dict[str, object]:
         "finetune": {"checkpoint": run / "encoder", **tasks},
         "study": {"num_workers": 1, **tasks},
         "information": {"runs": run.name, "num_clusters": 20},
+        "push": {"pushed_run": run.name, "push_to_hub": "me/tiny"},
     }
     return more.get(command, {})
 

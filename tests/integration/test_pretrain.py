@@ -256,12 +256,6 @@ def test_a_validation_text_too_short_for_a_kind_says_so(own_runs: dict) -> None:
     assert [line for line in lines if f"the validation corruption has no {missing[0]} token: 1 sequences are" in line]
 
 
-def test_tensorboard(own_runs: dict) -> None:
-    pytest.importorskip("tensorboard")
-    record = pretrain(make_config({**own_runs, "tensorboard": True}), no_line)
-    assert list((record.folder(own_runs["runs_dir"]) / "tensorboard").glob("events*"))
-
-
 # -- faults ---------------------------------------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ from threeml_core.config import (
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.parameters.masking import corruption_counts, parse_mask_split
-from threeml_core.parameters.parameter import RENAMED, check
+from threeml_core.parameters.parameter import RENAMED, REPLACED, check
 from threeml_core.parameters.runs import RunsParameters
 from threeml_core.reporting.parameters import PAGE, parameters_page
 
@@ -49,7 +49,7 @@ def test_a_parameter_says_all_of_itself() -> None:
             assert bool(about["none"]) == optional and (optional or isinstance(field.default, kind)), name
             assert about["allowed"] or kind in (bool, str) or name == "max_position_embeddings", name
             check(name, field.default, field)
-    assert set(RENAMED.values()) <= set(PARAMETERS) and not set(RENAMED) & set(PARAMETERS)
+    assert set(RENAMED.values()) <= set(PARAMETERS) and not set(RENAMED | REPLACED) & set(PARAMETERS)
     assert len(PARAMETERS) == len({name for section in SECTIONS for name in names_of(section)})
 
 
@@ -183,7 +183,13 @@ REFUSALS: tuple[tuple[dict[str, object], str], ...] = (
     ({"max_steps": 1.5}, r"max_steps=1.5: expected a whole number such as"),
     ({"max_steps": 0}, r"max_steps=0: expected at least 1"),
     ({"architecture": "selff"}, r"architecture='selff': expected one of vanilla, self, cross"),
-    ({"tensorboard": "perhaps"}, r"tensorboard='perhaps': expected True or False"),
+    ({"keep_states": "perhaps"}, r"keep_states='perhaps': expected True or False"),
+    ({"tensorboard": True}, r"unknown parameter 'tensorboard': give report_to=tensorboard now"),
+    (
+        {"report_to": "tensorbord"},
+        r"report_to='tensorbord': expected 'all' or some of tensorboard, trackio, wandb, mlfl",
+    ),
+    ({"checkpoint_steps": "10,9999999"}, r"checkpoint_steps='10,9999999': expected at most max_steps=.*, not 9999999"),
     ({"learning_rate": "nan"}, r"learning_rate=nan: expected a finite number"),
     ({"seed": -1}, r"seed=-1"),
     ({"corpus": 3}, r"corpus=3: expected text"),
@@ -200,8 +206,8 @@ def test_refusals() -> None:
 
 def test_strings_are_coerced() -> None:
     """papermill's `-f` gives 2e-3 as a string, its `-p` gives true as one."""
-    config = make_config({"learning_rate": "2e-3", "max_steps": "1e3", "tensorboard": "true", "bf16": "None"})
-    assert (config.learning_rate, config.max_steps, config.tensorboard, config.bf16) == (0.002, 1000, True, None)
+    config = make_config({"learning_rate": "2e-3", "max_steps": "1e3", "keep_states": "true", "bf16": "None"})
+    assert (config.learning_rate, config.max_steps, config.keep_states, config.bf16) == (0.002, 1000, True, None)
     assert make_config({"corpus": ["a.txt", "b.txt"]}).corpus == "a.txt,b.txt"
 
 

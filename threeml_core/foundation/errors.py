@@ -50,6 +50,10 @@ class DivergedError(TrainingError):
     """The model has come to predict worse than a uniform guess."""
 
 
+class HubError(StudyError):
+    """The Hugging Face hub cannot be asked, or did not take what was pushed."""
+
+
 class LockedError(StudyError):
     """Another process is writing the same thing."""
 

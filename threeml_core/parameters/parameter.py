@@ -28,6 +28,9 @@ RENAMED = {
 }
 """Names of older records -> names of today."""
 
+REPLACED = {"tensorboard": "report_to=tensorboard"}
+"""Parameters that are gone -> what to give in their place."""
+
 LARGEST = 2**53
 """Whole numbers up to it are exact as floats."""
 

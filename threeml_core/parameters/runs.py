@@ -11,7 +11,7 @@ from threeml_core.parameters.parameter import SEED, parameter, setting
 class RunsParameters:
     """Every run."""
 
-    STAGES = "data pretrain finetune information probe study benchmark report plan"
+    STAGES = "data pretrain finetune information probe study benchmark report push plan"
 
     preset: str = setting("tiny", "a file in params/ that gives every value not given here")
     seed: int = parameter(0, "seed of initialisation, data order, corruption and dropout", SEED)

@@ -5,8 +5,19 @@ from __future__ import annotations
 import dataclasses
 
 from threeml_core.parameters.masking import MASK_RATE, MASK_SPLIT
-from threeml_core.parameters.parameter import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, one_of, parameter, setting
+from threeml_core.parameters.parameter import (
+    COUNT,
+    COUNTS,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    one_of,
+    parameter,
+    setting,
+    some_of,
+)
 
+TRACKERS = ("tensorboard", "trackio", "wandb", "mlflow")
 _MUON = ("optimizer", "muon")
 
 
@@ -79,4 +90,9 @@ class TrainingParameters:
     logging_steps: int = setting(100, "steps between metric lines", COUNT)
     save_steps: int = setting(1000, "steps between saved states, from which a run resumes", COUNT)
     save_total_limit: int = setting(2, "saved states that are kept, the newest ones", COUNT)
-    tensorboard: bool = setting(False, "write TensorBoard scalars beside metrics.jsonl")
+    checkpoint_steps: str | None = setting(
+        None, "steps after which encoder and model are kept, and pushed as revisions", COUNTS, none="the last one alone"
+    )
+    report_to: str | None = setting(
+        None, "trackers that get what metrics.jsonl gets, joined with commas", some_of(TRACKERS), none="none of them"
+    )

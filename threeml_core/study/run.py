@@ -84,7 +84,7 @@ def _run(
 
 def pretrain_job(run: StudyRun, seed: int, data: PreparedData, then: Callable[..., list[Job]]) -> Job:
     """The pre-training of a run with a seed; `then` takes the run and its record, see `Job.then`."""
-    config = run.config.replace(seed=seed)
+    config = run.config.replace(seed=seed, push_to_hub=None)  # one repository holds one run
     device = choose_device(config)
     folder, identity = planned_run(config, data, device)
     return Job(

@@ -1,4 +1,4 @@
-"""What a run says while it trains: metric lines, TensorBoard."""
+"""What a run says while it trains: metric lines, in metrics.jsonl and to trackers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from threeml_core.foundation.errors import ParameterError, TrainingError
+from threeml_core.foundation.errors import TrainingError
 from threeml_core.foundation.files import atomic_file, explain_full_disk, json_text
 from threeml_core.runs.record import read_metrics
 
 
 @contextlib.contextmanager
-def metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Callable[[int, dict[str, float]], None]]:
-    """Append lines to metrics.jsonl (and TensorBoard); lines after step `done`, of a killed run, are dropped.
+def metrics_writer(
+    folder: Path, done: int, report: Callable[[int, dict[str, float]], object]
+) -> Iterator[Callable[[int, dict[str, float]], None]]:
+    """Append lines to metrics.jsonl, then `report` them; lines after step `done`, of a killed run, are dropped.
 
     The run's lock keeps others from the file, and a finished run's is never opened for writing. Only who removes the
     folder of a run at work removes the lock too; then the run that is there now goes on, and this one stops with a
@@ -25,15 +27,7 @@ def metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Calla
     kept = [line for line in read_metrics(path) if line["step"] <= done]
     with atomic_file(path) as temporary:
         temporary.write_text("".join(json_text(line) + "\n" for line in kept), encoding="utf-8")
-    with contextlib.ExitStack() as stack:
-        board = None
-        if tensorboard:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise ParameterError("tensorboard=True needs `pip install tensorboard`") from None
-            board = stack.enter_context(SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1))
-        handle = stack.enter_context(path.open("a", encoding="utf-8"))
+    with path.open("a", encoding="utf-8") as handle:
 
         def write(step: int, values: dict[str, float]) -> None:
             if not (path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat())):
@@ -44,8 +38,6 @@ def metrics_writer(folder: Path, done: int, tensorboard: bool) -> Iterator[Calla
             with explain_full_disk(path):
                 handle.write(json_text({"step": step, **values}) + "\n")
                 handle.flush()
-            if board is not None:
-                for key, value in values.items():
-                    board.add_scalar(key, value, step)
+            report(step, values)
 
         yield write

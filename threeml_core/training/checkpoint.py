@@ -19,6 +19,9 @@ from threeml_core.foundation.files import atomic_file, atomic_folder, fits_diges
 from threeml_core.foundation.log import Log
 from threeml_core.models.portable import carry_source
 
+CHECKPOINTS = "checkpoints"
+"""Folder of a run with what `checkpoint_steps` keeps, as `step-<N>/encoder` and `step-<N>/model`."""
+
 SMOOTHING = 20
 """Updates over which the loss is smoothed, to see whether a run has diverged."""
 

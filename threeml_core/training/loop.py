@@ -22,9 +22,9 @@ from threeml_core import flops
 from threeml_core.config import StudyConfig, executed_parameters, executed_rate, given_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import DivergedError, ParameterError, Preempted, TrainingError
-from threeml_core.foundation.files import exclusive
+from threeml_core.foundation.files import atomic_folder, exclusive
 from threeml_core.foundation.log import Log, no_line, print_line
-from threeml_core.foundation.processes import stop_requested
+from threeml_core.foundation.processes import LEAVE, stop_requested
 from threeml_core.masking import CorruptedBatch
 from threeml_core.models.portable import portable_source
 from threeml_core.parameters.masking import KINDS, executed_statement, parse_mask_split
@@ -41,6 +41,7 @@ from threeml_core.runs.record import (
 )
 from threeml_core.training.callbacks import metrics_writer
 from threeml_core.training.checkpoint import (
+    CHECKPOINTS,
     REMEDY,
     SMOOTHING,
     SavedStates,
@@ -62,7 +63,9 @@ from threeml_core.training.evaluation import (
     validation_sequences,
 )
 from threeml_core.training.model_card import count_parameters, model_card
+from threeml_core.training.push import check_push, push
 from threeml_core.training.start import start_identity
+from threeml_core.training.trackers import Trackers, check_trackers
 from threeml_core.training.trainer import Trainer, precision_of
 
 STAGE = "pretrain"
@@ -83,19 +86,33 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     """Pre-train one model, or return the record if that was done before, or go on where it was interrupted.
 
     Source: section 3.3 and Appendix A. Leaves `runs/pretrain/<run id>/` with `record.json`, `metrics.jsonl`,
-    `model/` (decoder included) and `encoder/` (an ordinary RoBERTa or ModernBERT with tokenizer).
+    `model/` (decoder included) and `encoder/` (an ordinary RoBERTa or ModernBERT with tokenizer). With `push_to_hub` it
+    goes to the hub, also if it was done before.
 
     Raises:
         StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
     """
     if config.plan_only:
         return pretraining(config)
+    # a process that another one has started leaves it to that one
+    pushes = config.push_to_hub is not None and Processes.of_torchrun().is_first and LEAVE not in os.environ
+    if pushes:
+        check_push(config)
+    record = _pretrained(config, log)
+    if pushes:
+        push(config.replace(pushed_run=str(record.folder(config.runs_dir))), log)
+    return record
+
+
+def _pretrained(config: StudyConfig, log: Log) -> RunRecord:
+    """The same, without the hub."""
     transformers_logging.disable_progress_bar()
     processes = Processes.of_torchrun()
     device = choose_device(config, processes.local_rank)
     environment = describe_environment()
     log = log if processes.is_first else no_line
     start_identity(config)  # what is wrong with it shows before hours of preparation
+    check_trackers(config)
     data = prepare_data(config, log)
     epochs = config.max_steps * config.batch_size / len(data.train)
     log(f"{config.max_steps:,} steps of {config.batch_size:,} sequences are {epochs:.3g} epochs")
@@ -114,8 +131,11 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
                 trainer = Trainer(config, data, device, processes)
                 states = SavedStates(folder / "training_state", config.save_total_limit)
                 fields: dict[str, Any] = {}
+                reported = config.listed("report_to") if processes.is_first else ()
                 try:
-                    fields = _run(trainer, folder, identity, states, log)
+                    with contextlib.closing(Trackers(config, folder, reported, log)) as trackers:
+                        fields = _run(trainer, folder, identity, states, trackers, log)
+                        trackers.finish(config.max_steps, fields)
                 except DivergedError as error:  # what diverges would do so again
                     fields = {"failure": str(error)}
                     raise
@@ -142,7 +162,9 @@ def _finished(folder: Path) -> RunRecord:
     return record
 
 
-def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: SavedStates, log: Log) -> dict[str, Any]:
+def _run(
+    trainer: Trainer, folder: Path, identity: dict[str, Any], states: SavedStates, trackers: Trackers, log: Log
+) -> dict[str, Any]:
     """Train, validate, export; the fields of the record, of which all processes but the first have none."""
     config, data, processes = trainer.config, trainer.data, trainer.processes
     saved = processes.first_says(states.newest(log) if processes.is_first else None)
@@ -157,7 +179,7 @@ def _run(trainer: Trainer, folder: Path, identity: dict[str, Any], states: Saved
         return mlm_perplexity(trainer.model, corruption, unigram, config.eval_batch_size, trainer.autocast())
 
     with energy_meter(log) as energy:
-        metrics = _train(trainer, folder, states, validate, log)
+        metrics = _train(trainer, folder, states, validate, trackers, log)
     if not processes.is_first:
         return {}
     # of a part of a run, or of one process of several, it would mean nothing
@@ -206,7 +228,12 @@ def _say_what_is_executed(identity: dict[str, Any], config: StudyConfig, corrupt
 
 
 def _train(
-    trainer: Trainer, folder: Path, states: SavedStates, validate: Callable[[], dict[str, float]], log: Log
+    trainer: Trainer,
+    folder: Path,
+    states: SavedStates,
+    validate: Callable[[], dict[str, float]],
+    trackers: Trackers,
+    log: Log,
 ) -> dict[str, float]:
     """Steps up to max_steps; validation and saving now and then. The last validation's metrics.
 
@@ -216,6 +243,9 @@ def _train(
     tokens_per_step = config.batch_size * config.sequence_length
     last: dict[str, float] = {}
     pending: list[torch.Tensor] = []  # losses not yet looked at: reading one waits for the device
+    kept = set(config.listed("checkpoint_steps"))
+    if gone := sorted(n for n in kept if n <= state.step and not (folder / CHECKPOINTS / f"step-{n}").is_dir()):
+        log(f"warning: checkpoint_steps: the run is at step {state.step}, nothing is kept of {gone}")
 
     def settle() -> None:
         """Look at the pending losses; stop at the first that is not finite."""
@@ -231,7 +261,7 @@ def _train(
 
     with contextlib.ExitStack() as stack:
         stopping = stack.enter_context(stop_requested())
-        writer = metrics_writer(folder, state.step, config.tensorboard)
+        writer = metrics_writer(folder, state.step, trackers.write)
         write = stack.enter_context(writer) if processes.is_first else lambda step, values: None
         in_jupyter = "JPY_SESSION_NAME" in os.environ  # set by a Jupyter server, not by papermill or nbval
         bar = stack.enter_context(tqdm(total=config.max_steps, initial=state.step, unit="step", disable=not in_jupyter))
@@ -275,6 +305,10 @@ def _train(
                         f"at masked positions {last['eval_perplexity_masked']:.1f} "
                         f"(unigram {last['unigram_perplexity_masked']:.1f})"
                     )
+            if step in kept and processes.is_first:
+                states.check(trainer.model, step)
+                with atomic_folder(folder / CHECKPOINTS / f"step-{step}") as temporary:
+                    _save(trainer, temporary, no_line)
             if saving and processes.is_first:
                 states.save(trainer.model, trainer.optimizer, state, trainer.mask_weights)
             if stop and not end:
@@ -321,17 +355,21 @@ def _is_portable(model: PreTrainedModel, log: Log) -> bool:
     return True
 
 
+def _save(trainer: Trainer, folder: Path, log: Log, card: str = "") -> None:
+    """Model and encoder, as folders."""
+    model, tokenizer, room = trainer.model, trainer.data.tokenizer_folder, usable_positions(trainer.model)
+    save_model(model, folder / "model", tokenizer, room, portable=_is_portable(model, log))
+    # section 2.2, "Fine-tuning and Inference": the decoder is removed
+    save_model(cast(PreTrainedModel, model.encoder), folder / "encoder", tokenizer, room, card)
+
+
 def _exported(
     trainer: Trainer, folder: Path, metrics: dict[str, Any], energy: dict[str, float], log: Log
 ) -> dict[str, Any]:
     """Save model and encoder; the fields of the record."""
     config, data, state, model = trainer.config, trainer.data, trainer.state, trainer.model
     losses = [line["train_loss"] for line in read_metrics(folder / "metrics.jsonl") if "train_loss" in line]
-    room, card = usable_positions(model), model_card(config, folder.name, data, metrics, model)
-    portable = _is_portable(model, log)
-    save_model(model, folder / "model", data.tokenizer_folder, room, portable=portable)
-    # section 2.2, "Fine-tuning and Inference": the decoder is removed
-    save_model(cast(PreTrainedModel, model.encoder), folder / "encoder", data.tokenizer_folder, room, card)
+    _save(trainer, folder, log, model_card(config, folder.name, data, metrics, model))
     return {
         "metrics": {"train_loss": losses[-1], **metrics, "on_unigram_plateau": on_unigram_plateau(metrics)},
         "flops": _flops(config, model.config.vocab_size),
@@ -348,5 +386,5 @@ def _exported(
             "encoder_parameters": count_parameters(model.encoder),
             **{name: data.meta[name] for name in ("corpus", "tokenizer", "train", "validation")},
         },
-        "files": ("metrics.jsonl", "model", "encoder"),
+        "files": ("metrics.jsonl", "model", "encoder", CHECKPOINTS),
     }

@@ -1,16 +1,19 @@
-"""The encoder folder's README."""
+"""The encoder folder's README, and the card of a run on the hub."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
 from typing import Any, cast
 
 from transformers import PreTrainedModel
 
-from threeml_core.config import StudyConfig
+from threeml_core.config import DATA_PARAMETERS, PRETRAIN_PARAMETERS, StudyConfig
 from threeml_core.data.prepare import PreparedData
 from threeml_core.parameters.architectures import ARCHITECTURES
-from threeml_core.parameters.masking import corruption_of, executed_statement
+from threeml_core.parameters.masking import KINDS, corruption_of, executed_statement
 from threeml_core.parameters.model import MODERN
+from threeml_core.runs.record import RunRecord
 from threeml_core.training.checkpoint import usable_positions
 
 
@@ -80,3 +83,86 @@ model = AutoModelForSequenceClassification.from_pretrained("encoder", num_labels
 
 Method: {entry.source}.
 """
+
+
+def command_of(record: RunRecord) -> str:
+    """The command that does a pre-training again: its preset, and what was given beside it that decides the result."""
+    command = ["threeml", "pretrain", "-p", "preset", str(record.parameters["preset"])]
+    for name in (*DATA_PARAMETERS, *PRETRAIN_PARAMETERS):
+        if record.sources.get(name) == "given":
+            command += ["-p", name, str(record.parameters[name])]
+    return shlex.join(command)
+
+
+def hub_card(card: str, record: RunRecord, probes: Iterable[RunRecord], repo: str, root: str, revision: str) -> str:
+    """The card of a run on the hub.
+
+    Args:
+        card: the encoder folder's README.
+        record: of the run.
+        probes: records of what was probed in its encoder.
+        repo: its name on the hub.
+        root: "encoder" or "model", what lies at the repository's root.
+        revision: `main`, or `step-<N>`.
+    """
+    metrics, timing = record.metrics, record.timing
+    head, _, text = card.partition("\n---\n")
+    title, _, text = text.partition("\n")
+    task = "feature-extraction" if root == "encoder" else "fill-mask"
+    where = "" if root == "encoder" else ', subfolder="encoder"'
+    full = "" if root == "model" else ', subfolder="model"'
+    text = text.replace('.from_pretrained("encoder"', f'.from_pretrained("{repo}"{where}')
+    step = revision.removeprefix("step-")
+    state = (
+        "" if step == revision else f"**The state after step {step}.** All figures below are of the end of the run.\n\n"
+    )
+    kinds = [kind for kind in KINDS if f"eval_perplexity_{kind}" in metrics]
+    perplexities = ", ".join(f"{metrics[f'eval_perplexity_{kind}']:.2f} at {kind} tokens" for kind in kinds)
+    plateau = "ends on it: it shows nothing about the method" if metrics["on_unigram_plateau"] else "left it"
+    rows = {
+        "Text": f"{record.data['corpus']}, {record.data['train']['words']:,} words",
+        "Steps": f"{record.parameters['max_steps']:,} of {record.parameters['batch_size']:,} sequences",
+        "Training FLOPs": _flops_said(record.flops),
+        "Energy": f"{timing['energy_kwh']:.3g} kWh (codecarbon)" if "energy_kwh" in timing else "not measured",
+        "Time": f"{timing['train_seconds']:,.0f} s, {timing['tokens_per_second']:,.0f} tokens per second",
+        "Validation perplexity": f"{metrics['eval_perplexity']:.2f} over all corrupted tokens, {perplexities}",
+        "Unigram plateau": f"{plateau} ({metrics['unigram_perplexity_masked']:.2f} at masked tokens, by frequency)",
+    }
+    for probe in probes:
+        tasks = {task: of for task, of in probe.metrics["tasks"].items() if "by heart" not in task}
+        rows["Linear probes"] = ", ".join(f"{task} {100 * of['accuracy']:.1f}%" for task, of in tasks.items())
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    return f"""{head}
+pipeline_tag: {task}
+---
+{title}
+
+{state}{text.strip()}
+
+The model with its decoder fills masks:
+
+```python
+from transformers import AutoModelForMaskedLM
+
+model = AutoModelForMaskedLM.from_pretrained("{repo}"{full}, trust_remote_code=True)
+```
+
+## How it was made
+
+| | |
+|---|---|
+{table}
+
+The same run again, at commit {record.environment.get("commit") or "unknown"}:
+
+```bash
+{command_of(record)}
+```
+"""
+
+
+def _flops_said(flops: dict[str, float]) -> str:
+    if not flops:
+        return "not counted: mask_counts=probabilistic"
+    share = 1 / flops["speedup_over_vanilla_15"]
+    return f"{flops['training']:.3g}; {share:.0%} of those of a vanilla model that masks 15%"
