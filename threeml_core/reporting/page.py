@@ -17,6 +17,9 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from threeml_core.foundation.errors import StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
 
+_ROOTS = "|".join(re.escape(path) for path in (html.escape(str(PROJECT_ROOT)), str(PROJECT_ROOT)))
+_ROOT = re.compile(rf"(?<![\w.<-])(?:{_ROOTS})(?![\w-])") if PROJECT_ROOT.name else re.compile("(?!)")  # not of /
+
 
 class _Renderer(IPythonRenderer):
     """HTML is shown as text, nothing is loaded; formulas become MathML, which every browser draws without a script."""
@@ -127,5 +130,5 @@ def without_times(path: Path) -> str:
 
 def tidy(text: str) -> str:
     """No trailing blanks, so that a report can be committed; no path of the machine that made it."""
-    text = text.replace(html.escape(str(PROJECT_ROOT)), ".").replace(str(PROJECT_ROOT), ".")
+    text = _ROOT.sub(".", text)
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
