@@ -118,9 +118,9 @@ EXTRAS = {
     "finetune": "finetune",
     "study": "finetune",
     "information": "finetune",
-    "probe": "finetune,report",
+    "probe": "finetune,notebooks,report",
     "report": "finetune,notebooks,report",
-    "plan": "report",
+    "plan": "notebooks,report",
 }
 """Of the installation, by the stage that needs them."""
 
