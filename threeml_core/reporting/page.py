@@ -17,9 +17,6 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from threeml_core.foundation.errors import StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
 
-_ROOTS = "|".join(re.escape(path) for path in (html.escape(str(PROJECT_ROOT)), str(PROJECT_ROOT)))
-_ROOT = re.compile(rf"(?<![\w.<-])(?:{_ROOTS})(?![\w-])") if PROJECT_ROOT.name else re.compile("(?!)")  # not of /
-
 
 class _Renderer(IPythonRenderer):
     """HTML is shown as text, nothing is loaded; formulas become MathML, which every browser draws without a script."""
@@ -128,7 +125,9 @@ def without_times(path: Path) -> str:
     return tidy(nbformat.writes(notebook))
 
 
-def tidy(text: str) -> str:
-    """No trailing blanks, so that a report can be committed; no path of the machine that made it."""
-    text = _ROOT.sub(".", text)
+def tidy(text: str, root: Path = PROJECT_ROOT) -> str:
+    """No trailing blanks, so that a report can be committed; `root` as ".", as no path of a machine belongs there."""
+    if root.name:  # not where all paths begin
+        paths = "|".join(re.escape(path) for path in (html.escape(str(root)), str(root)))
+        text = re.sub(rf"(?<![\w.<-])(?:{paths})(?![\w-])", ".", text)
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
