@@ -48,7 +48,7 @@ class SDist(sdist):
 
 
 setup(
-    packages=[*find_packages(include=["threeml_core*"]), *CARRIED],
+    packages=[*find_packages(include=["threeml_core*"]), "threeml_core.reporting.template", *CARRIED],
     package_dir=CARRIED,
     cmdclass={"build_py": BuildPy, "sdist": SDist},
 )
