@@ -2049,6 +2049,31 @@ FAULTS = [
         "the runs done before",
         "tests/integration/notebooks/test_notebooks.py::test_cells_can_be_run_again",
     ),
+    # an installed package
+    Fault(
+        "a library that is not installed, as an extra was left out",
+        "one line: what needs which library, and the command that installs it",
+        "everything; runs that need no more than the base install go on",
+        "tests/integration/test_wheel.py::test_a_library_that_is_missing",
+    ),
+    Fault(
+        "notebooks copied into a folder with notebooks of the same names that were edited",
+        "one line, nothing is copied; `--overwrite` replaces them",
+        "all that was in the folder",
+        "tests/unit/reporting/test_notebooks.py::test_no_notebook_is_overwritten_without_being_told",
+    ),
+    Fault(
+        "a disk that fills up while notebooks are copied",
+        "one line with the file",
+        "every notebook that is there is whole; the same command goes on",
+        "tests/unit/reporting/test_notebooks.py::test_a_full_disk_leaves_whole_notebooks_and_the_same_command_goes_on",
+    ),
+    Fault(
+        "notebooks copied to where no folder can be made or written",
+        "one line with the path",
+        "everything",
+        "tests/unit/reporting/test_notebooks.py::test_a_folder_that_cannot_be_made_or_written",
+    ),
 ]
 
 # -- the document ---------------------------------------------------------------------------------------------

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from threeml_core import __version__
 from threeml_core.config import StudyConfig, parse_arguments
 from threeml_core.foundation.errors import BusyError, CheckpointError, ParameterError, StudyError, command_line
 from threeml_core.foundation.processes import LEAVE, leave_if_asked, spin_briefly
+from threeml_core.reporting.notebooks import notebooks_command
+from threeml_core.runs.record import code_commit
 
 # Each stage imports what it needs when it is called: `--help` and a report need no torch.
 
@@ -118,6 +122,39 @@ STAGES: dict[str, Callable[[StudyConfig], None]] = {
 }
 
 
+EXTRAS = {
+    "finetune": "finetune",
+    "study": "finetune",
+    "information": "finetune",
+    "probe": "finetune,notebooks,report",
+    "report": "finetune,notebooks,report",
+    "plan": "notebooks,report",
+}
+"""Of the installation, by the stage that needs them."""
+
+
+@contextlib.contextmanager
+def explain_missing(stage: str) -> Iterator[None]:
+    """Turn a library that is not installed into one line with the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if stage not in EXTRAS or module in ("", "threeml_core"):
+            raise
+        raise StudyError(
+            f"threeml {stage} needs {module}, which is not installed: `pip install 'threeml-study[{EXTRAS[stage]}]'`, "
+            f"or in a checkout `pip install -e '.[{EXTRAS[stage]}]'`"
+        ) from None
+
+
+def version_line() -> str:
+    """Name, version and, as far as it is known, commit."""
+    commit, changed = code_commit()
+    known = f" (commit {commit[:10]}{', changed since' * bool(changed)})" if commit else ""
+    return f"threeml-study {__version__}{known}"
+
+
 @command_line
 def main() -> None:
     """Run the stage that the command line names."""
@@ -131,8 +168,14 @@ def main() -> None:
             lines += [
                 "",
                 "  export       Write an encoder as ONNX or for sentence-transformers, see threeml export --help",
+                "  notebooks    Copy the notebooks into a folder of your own: threeml notebooks copy FOLDER",
+                "  --version    Version and commit",
             ]
             print("\n".join(["usage: threeml STAGE [-f FILE] [-p NAME VALUE] ... | STAGE --help", "", *lines]))
+        case ["--version", *_]:
+            print(version_line())
+        case ["notebooks", *arguments]:
+            print(notebooks_command(arguments))
         case ["export", *arguments]:
             from threeml_core.training.export import export_command
 
@@ -140,7 +183,9 @@ def main() -> None:
         case [name, *arguments] if name in STAGES:
             stage = STAGES[name]
             several, each = "encoders" if stage is probe else "", ("pushed_run", "push_to_hub") if stage is push else ()
-            stage(parse_arguments(stage.__doc__ or "", arguments, name, several, each))
+            config = parse_arguments(stage.__doc__ or "", arguments, name, several, each)
+            with explain_missing(name):
+                stage(config)
         case [name, *_]:
             raise ParameterError(
                 f"unknown stage {name!r}: expected one of {names}, such as `threeml pretrain -p seed 1`"

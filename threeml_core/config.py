@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import yaml
 
 from threeml_core.foundation.errors import ParameterError
-from threeml_core.foundation.files import PROJECT_ROOT, utf16_of
+from threeml_core.foundation.files import CARRIED, utf16_of
 from threeml_core.foundation.processes import spin_briefly
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.parameters.benchmark import BenchmarkParameters
@@ -353,7 +353,7 @@ def _hint(name: Any, known: Iterable[str], which: str) -> str:
 
 def preset_names() -> list[str]:
     """Names of the files in params/."""
-    return sorted(path.stem for path in (PROJECT_ROOT / "params").glob("*.yaml"))
+    return sorted(path.stem for path in (CARRIED / "params").glob("*.yaml"))
 
 
 _YAML_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -403,7 +403,7 @@ def load_preset(name: str) -> dict[str, Any]:
     if name not in names:
         raise ParameterError(f"unknown preset {name!r}: {_hint(name, names, 'there are')}")
     where = f" in params/{name}.yaml"
-    values = _read_yaml(PROJECT_ROOT / "params" / f"{name}.yaml")
+    values = _read_yaml(CARRIED / "params" / f"{name}.yaml")
     for key in values:
         _known(key, where)
     return {key: _coerce(key, value, where) for key, value in values.items()}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterable, Sequence
 from importlib import metadata
@@ -16,6 +19,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from threeml_core import __main__ as command
 from threeml_core.foundation.files import PROJECT_ROOT
 
 PYPROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())
@@ -59,13 +63,14 @@ def test_imports_go_one_way() -> None:
 
 def needed_by(names: Iterable[str]) -> set[str]:
     """These distributions and all that they require, as installed here; canonical names."""
-    found, todo = set(), list(names)
+    found, todo = set(), [Requirement(name) for name in names]
     while todo:
-        if (name := canonicalize_name(todo.pop())) not in found:
-            found.add(name)
-            requirements = map(Requirement, metadata.requires(name) or ())
-            todo += [r.name for r in requirements if not r.marker or r.marker.evaluate({"extra": ""})]
-    return found
+        wanted = todo.pop()
+        for extra in {"", *wanted.extras} - {extra for name, extra in found if name == canonicalize_name(wanted.name)}:
+            found.add((canonicalize_name(wanted.name), extra))
+            requirements = map(Requirement, metadata.requires(wanted.name) or ())
+            todo += [r for r in requirements if not r.marker or r.marker.evaluate({"extra": extra})]
+    return {name for name, _ in found}
 
 
 def base_dependencies() -> set[str]:
@@ -107,6 +112,15 @@ def test_a_base_install_can_pretrain(bare: bool) -> None:
     assert {"datasets", "pyarrow", "papermill", "matplotlib", "sklearn", "ray"} <= set(absent.split())
     assert not bare or {"gensim", "scipy"} <= set(absent.split())
     assert imports_without(["threeml_core.training.loop", "threeml_core.benchmark.run", "gpu_check"], absent) == ""
+
+
+@pytest.mark.parametrize("stage", command.EXTRAS)
+def test_a_stage_needs_its_extras_alone(stage: str) -> None:
+    """What it imports can be imported with them, and the line about a missing library names them."""
+    source = ast.parse(textwrap.dedent(inspect.getsource(command.STAGES[stage])))
+    modules = {node.module for node in ast.walk(source) if isinstance(node, ast.ImportFrom)} - {None}
+    named = {Requirement(line).name for extra in command.EXTRAS[stage].split(",") for line in EXTRAS[extra]}
+    assert imports_without(sorted(map(str, modules)), outside(needed_by(base_dependencies() | named))) == ""
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_yaml_makes_no_objects(marker: Path, tmp_path: Path, monkeypatch: pytest
     one_line(caught)
     (tmp_path / "params").mkdir()
     shutil.copy(file, tmp_path / "params" / "given.yaml")
-    monkeypatch.setattr("threeml_core.config.PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr("threeml_core.config.CARRIED", tmp_path)
     with pytest.raises(ParameterError, match="cannot read parameters from"):
         load_preset("given")
     with pytest.raises(yaml.YAMLError):

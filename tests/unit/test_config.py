@@ -318,7 +318,7 @@ def test_a_parameters_file_in_utf16(tmp_path: Path) -> None:
 def test_a_repeated_name_in_a_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "params").mkdir()
     (tmp_path / "params" / "mine.yaml").write_text("preset: mine\nmask_rate: 0.3\nmask_rate: 0.4\n")
-    monkeypatch.setattr("threeml_core.config.PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr("threeml_core.config.CARRIED", tmp_path)
     with pytest.raises(ParameterError, match="mine.yaml: 'mask_rate' stands there twice, in lines 2 and 3"):
         load_preset("mine")
 

@@ -21,7 +21,7 @@ from threeml_core.benchmark.variants import at_its_best, make_runner, variants_o
 from threeml_core.config import BENCHMARK_PARAMETERS, StudyConfig, at_constant_rate, identity_parameters
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import BusyError
-from threeml_core.foundation.files import PROJECT_ROOT, fingerprint, sha256_file
+from threeml_core.foundation.files import PACKAGE, fingerprint, sha256_file
 from threeml_core.foundation.log import Log, no_line, print_line
 from threeml_core.runs.record import RunRecord, describe_environment, now, read_record, recorded, run_folder, run_id
 from threeml_core.training.device import choose_device, describe_device
@@ -32,10 +32,9 @@ STAGE = "benchmark"
 
 def code_fingerprint() -> str:
     """Of what is measured: a change of the code is measured again."""
-    package = PROJECT_ROOT / "threeml_core"
     rooms = ("models", "benchmark", "data", "training")
-    files = [path for room in rooms for path in sorted((package / room).glob("*.py"))]
-    files += [package / "masking.py", package / "foundation" / "processes.py"]
+    files = [path for room in rooms for path in sorted((PACKAGE / room).glob("*.py"))]
+    files += [PACKAGE / "masking.py", PACKAGE / "foundation" / "processes.py"]
     return fingerprint([sha256_file(path) for path in files], 32)
 
 

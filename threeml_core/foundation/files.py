@@ -17,7 +17,17 @@ from typing import Any
 from threeml_core.foundation.errors import LockedError, StudyError
 from threeml_core.foundation.processes import is_running
 
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
+
+INSTALLED = (PACKAGE / "params").is_dir()
+"""Is this a wheel's copy? Such a one carries notebooks/ and params/ (setup.py), which lie beside it in a checkout."""
+
+PROJECT_ROOT = Path.cwd() if INSTALLED else PACKAGE.parent
+"""Where relative paths begin: the checkout, or for an installed package the folder in which it was started."""
+
+CARRIED = PACKAGE if INSTALLED else PROJECT_ROOT
+"""Where notebooks/ and params/ lie."""
+
 _DIGITS = 16  # of a SHA-256 in a file's name
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -54,7 +64,7 @@ def _expanded(path: str | Path) -> Path:
 
 
 def project_path(path: str | Path) -> Path:
-    """A relative path means "below the project", whatever folder a notebook runs in; errors as `refuse_locked`."""
+    """The path, if it is relative below the project, see `PROJECT_ROOT`; errors as `refuse_locked`."""
     return refuse_locked(PROJECT_ROOT / _expanded(path))
 
 
@@ -74,7 +84,7 @@ def explain_full_disk(path: Path) -> Iterator[None]:
             raise
         raise StudyError(
             f"the disk is full or a file size limit is reached: could not write {path}; "
-            "what was there before is untouched. Free some space or set runs_dir to another disk, "
+            "what was there before is untouched. Free some space or write to another disk (runs: set runs_dir), "
             "then run the same command again"
         ) from error
 
@@ -94,10 +104,10 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StudyError(
-            f"cannot make the folder {folder} ({error.strerror}); set runs_dir to a folder that can be written"
+            f"cannot make the folder {folder} ({error.strerror}); give one that can be written (for runs: runs_dir)"
         ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise StudyError(f"the folder {folder} cannot be written; set runs_dir to one that can")
+        raise StudyError(f"the folder {folder} cannot be written; give one that can (for runs: runs_dir)")
 
 
 @contextlib.contextmanager

@@ -17,13 +17,20 @@ import papermill
 
 from threeml_core.config import StudyConfig, names_of
 from threeml_core.foundation.errors import ParameterError, StudyError
-from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file
+from threeml_core.foundation.files import (
+    CARRIED,
+    PACKAGE,
+    PROJECT_ROOT,
+    exclusive,
+    fingerprint,
+    project_path,
+    sha256_file,
+)
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.foundation.processes import LEAVE, available_cores, ended_with_us, leave_with
 from threeml_core.parameters.report import ReportParameters
+from threeml_core.reporting.notebooks import NOTEBOOKS
 from threeml_core.runs.record import runs_named
-
-NOTEBOOKS = PROJECT_ROOT / "notebooks"
 
 AT_ONCE = 2  # notebooks: most of their time goes into importing, in one thread each
 LAST = "06_comparison"  # judges what the other notebooks found
@@ -102,9 +109,8 @@ def _run_study(given: dict[str, Any]) -> None:
 
 def _key(source: Path, config: StudyConfig, given: dict[str, Any]) -> str:
     """Of all that decides what an executed notebook shows, but for the runs, whose records do not change."""
-    package = PROJECT_ROOT / "threeml_core"
-    files = (source, PROJECT_ROOT / f"params/{config.preset}.yaml", *sorted(package.rglob("*.py")))
-    return fingerprint([given, *map(sha256_file, (*files, package / "paper_values.csv"))], 32)
+    files = (source, CARRIED / f"params/{config.preset}.yaml", *sorted(PACKAGE.rglob("*.py")))
+    return fingerprint([given, *map(sha256_file, (*files, PACKAGE / "paper_values.csv"))], 32)
 
 
 def _is_current(path: Path, key: str, config: StudyConfig) -> bool:

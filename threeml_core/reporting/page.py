@@ -186,7 +186,9 @@ def without_times(path: Path) -> str:
     return tidy(nbformat.writes(notebook))
 
 
-def tidy(text: str) -> str:
-    """No trailing blanks, so that a report can be committed; no path of the machine that made it."""
-    text = text.replace(html.escape(str(PROJECT_ROOT)), ".").replace(str(PROJECT_ROOT), ".")
+def tidy(text: str, root: Path = PROJECT_ROOT) -> str:
+    """No trailing blanks, so that a report can be committed; `root` as ".", as no path of a machine belongs there."""
+    if root.name:  # not where all paths begin
+        paths = "|".join(re.escape(path) for path in (html.escape(str(root)), str(root)))
+        text = re.sub(rf"(?<![\w.<-])(?:{paths})(?![\w-])", ".", text)
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

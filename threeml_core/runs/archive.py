@@ -142,7 +142,7 @@ def restore_runs(folder: Path, runs_dir: Path) -> Path:
         if not (folder / name).is_file():
             raise DamagedFileError(
                 f"{folder / name} is missing: this preset's report is made of the records that were committed with it; "
-                "bring it back (git checkout), or set report_from=runs to run the study"
+                "bring it back (git checkout; a wheel has none), or set report_from=runs to run the study"
             )
     hashes = "\n".join([f"schema {SCHEMA}", *(sha256_file(folder / name) for name in (RESULTS, CURVES))])
     about = runs_dir / _ABOUT

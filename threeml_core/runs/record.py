@@ -16,7 +16,16 @@ from typing import Any
 
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import DamagedFileError
-from threeml_core.foundation.files import PROJECT_ROOT, exclusive, fingerprint, project_path, sha256_file, write_json
+from threeml_core.foundation.files import (
+    INSTALLED,
+    PACKAGE,
+    PROJECT_ROOT,
+    exclusive,
+    fingerprint,
+    project_path,
+    sha256_file,
+    write_json,
+)
 from threeml_core.foundation.processes import available_cores
 
 SCHEMA = 5
@@ -294,18 +303,28 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
+def code_commit() -> tuple[str | None, bool | None]:
+    """The commit of the code, and whether the code was changed since; None: unknown. A wheel has a note of both."""
+    if INSTALLED:
+        note = PACKAGE / "commit.txt"
+        commit, *changes = note.read_text(encoding="utf-8").split() if note.is_file() else (None,)
+        return commit, bool(changes) if commit else None
+    commit = _git("rev-parse", "HEAD")
+    # the report itself is rewritten by a run and says nothing about the code
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!reports")
+    return commit, bool(changed) if commit else None
+
+
 def describe_environment() -> dict[str, Any]:
     """Commit, versions, hardware and time, for a record."""
     versions = {"python": platform.python_version()}
     for package in ("torch", "transformers", "tokenizers", "numpy", "safetensors", "scikit-learn", "scipy"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    commit = _git("rev-parse", "HEAD")
-    # the report itself is rewritten by a run and says nothing about the code
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!reports")
+    commit, changed = code_commit()
     return {
         "commit": commit,
-        "commit_changed": bool(changed) if commit else None,
+        "commit_changed": changed,
         "versions": versions,
         "hardware": {"cpu": _cpu_name(), "cores": available_cores(), "system": platform.system()},
         "finished": now(),

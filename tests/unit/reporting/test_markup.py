@@ -341,3 +341,12 @@ def test_formulas_are_as_before() -> None:
     assert "<mo>&lt;</mo>" in _mathml("x < 3", "inline")
     assert _mathml("x", "block").startswith("<math") and 'display="block"' in _mathml("x", "block")
     assert _mathml("<b>_a_b", "inline") == "$&lt;b&gt;_a_b$", "no formula: as it was written"
+
+
+def test_the_path_of_the_project_is_taken_out_and_nothing_else() -> None:
+    from threeml_core.reporting.page import tidy
+
+    text = 'see "/a/runs" and /a, not https://host.org/a/b, <b>/ab</b> or <a>/b/a</a>'
+    assert tidy(text, Path("/a")) == text.replace('"/a/runs" and /a,', '"./runs" and .,') + "\n"
+    assert tidy("/ a/b  ", Path("/")) == "/ a/b\n"
+    assert tidy("/a &amp; b/c", Path("/a & b")) == "./c\n"
