@@ -98,7 +98,7 @@ def plan_table(config: StudyConfig) -> Table:
             rows.append(row | {f"at {share:.0%}": _cost(total, gpu, share) for share in shares})
     return Table(
         rows,
-        f"One pre-training on one {gpu.name} ({gpu.price:g} USD per hour, {gpu.watts:g} W), by the share of its "
+        f"One pre-training on one {gpu.name} ({gpu.price:g} USD per hour, assumed; {gpu.watts:g} W), by the share of its "
         f"{gpu.tflops:g} TFLOP/s that the model gets{left_out}",
     )
 
@@ -117,7 +117,7 @@ def measured_table(config: StudyConfig) -> Table:
         row = {"Model": name, "Training time": NOT_RUN}
         if there := of_pretraining(records, model):
             seconds, hardware = there[-1].timing["train_seconds"], there[-1].environment["hardware"]
-            row["Training time"] = f"{seconds:.0f} s" if seconds < 60 else duration(seconds / 3600)
+            row["Training time"] = f"{seconds:.0f} s" if seconds < 600 else duration(seconds / 3600)
             row["Executed"] = f"{there[-1].flops['training'] / seconds / 1e9:,.0f} GFLOP/s" if there[-1].flops else ""
             row["On"] = hardware.get("gpu") or f"{hardware['cpu']}, threads: {hardware['threads']}"
             row["Run"] = there[-1].run_id
