@@ -128,6 +128,7 @@ def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config
     unfinished = folder / "unfinished" / source.name
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     options = {"kernel_name": "python3", "progress_bar": False, "cwd": PROJECT_ROOT, "autosave_cell_every": 5}
+    options["extra_arguments"] = ["--log-level=ERROR"]  # a kernel warns of each start that it listens on this host
     try:
         papermill.execute_notebook(source, unfinished, given, **options)
     except papermill.PapermillExecutionError as error:
