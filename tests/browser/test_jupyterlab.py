@@ -25,7 +25,7 @@ import pytest
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.reporting.style import FIGURE
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright (the extra `browser`)")
+sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright (the extra `test`)")
 pytest.importorskip("jupyterlab", reason="no JupyterLab (the extra `notebooks`)")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")

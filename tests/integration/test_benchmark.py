@@ -94,7 +94,7 @@ def test_a_record_and_its_tables(record: RunRecord, corpus_file: Path, runs_dir:
     assert one.mfu is None and 0 <= one.data_wait < 1
     text = "\n".join(speeds.lines_of([quiet]))
     assert "3ML_self-50%" in text and "Hugging Face" in text
-    html = performance.speed_comparison([quiet])._repr_html_()
+    html = str(performance.speed_comparison([quiet]))
     assert "3ML_self-50%" in html and speeds.text_of(one.realised) in html
     for part in ("plot_breakdown", "breakdown_table", "plot_step_cost", "step_cost_table"):
         assert getattr(performance, part)(quiet)._repr_html_()

@@ -450,7 +450,7 @@ def test_a_folder_removed_under_a_run(begun_anew: bool, own_runs: dict) -> None:
 
 def test_runs_dir_that_cannot_be_written(small: dict, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(StudyError, match="cannot make the folder .*set runs_dir"):
+    with pytest.raises(StudyError, match="cannot make the folder .*runs_dir"):
         pretrain(make_config({**small, "runs_dir": str(tmp_path / "file")}), no_line)
 
 
@@ -528,4 +528,7 @@ def test_what_a_run_leaves_holds_no_pickle(config: Any, tmp_path: Path) -> None:
     files = [path for path in record.folder(tmp_path).rglob("*") if path.is_file()]
     weights = [path for path in files if path.suffix == ".safetensors"]
     assert {path.parent.name for path in weights} >= {"model", "encoder"} and all(map(load_file, weights))
-    assert {path.suffix for path in files} <= {".safetensors", ".json", ".jsonl", ".md", ".txt", ".lock", ""}
+    code = [path.relative_to(record.folder(tmp_path)) for path in files if path.suffix == ".py"]
+    assert code == [Path("model/modeling_threeml.py")]
+    others = {path.suffix for path in files} - {".py"}
+    assert others <= {".safetensors", ".json", ".jsonl", ".md", ".txt", ".lock", ""}

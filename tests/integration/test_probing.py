@@ -88,7 +88,7 @@ def test_the_study_is_probed_with_all_its_seeds_and_random_weights(asked: StudyC
     shown_rates = shown.rate_table(rates)
     assert shown_rates.columns == ["Model", "Perplexity at 15%", "Perplexity at 40%"]
     _, read = probe_study(config.replace(plan_only=True), no_line)
-    assert len(results) == 5 and len(probe_claims(config, results, found)) == 6
+    assert len(results) == 5 and len(probe_claims(config, results, found)) == 7
     assert read.models.keys() == found.models.keys() and read.words.run_id == found.words.run_id
     assert {r.run_id for s in read.models.values() for r in s.values()} == {
         r.run_id for s in found.models.values() for r in s.values()

@@ -116,7 +116,7 @@ def model_names(records: Sequence[RunRecord]) -> dict[str, str]:
     return {run: next((n for n in names[:2] if count[n] == 1), names[2]) for run, names in candidates.items()}
 
 
-def statement_table(records: Sequence[RunRecord]) -> Table:
+def _statements(records: Sequence[RunRecord]) -> list[dict[str, str]]:
     """The two statements of section 4.2 (3ML's is claim C8), judged over pre-training seeds as the claims are."""
     findings = [(first_layers(records), "no vanilla run with the embedding, the first quarter and the last layer")]
     models = [(r.parameters["architecture"], r.parameters["mask_rate"]) for r in records]
@@ -133,12 +133,15 @@ def statement_table(records: Sequence[RunRecord]) -> Table:
             row |= {"Error of measurement": f"{finding.error:.1%}", "Mean, 95% interval": f"{found.mean:.0%}{bounds}"}
         row |= {"Holds if": finding.range, "Verdict": finding.verdict}
         rows.append({**row, "Why not": "; ".join(finding.reasons) if found else missing})
+    return rows
+
+
+def statement_table(records: Sequence[RunRecord]) -> Table:
+    """The statements of section 4.2 and what these models say."""
     judged = "judged as its claims are; of several runs of a seed the latest counts"
-    return Table(rows, f"The paper's statements, and what these models say, {judged}")
+    return Table(_statements(records), f"The paper's statements, and what these models say, {judged}")
 
 
 def statement_sentences(records: Sequence[RunRecord]) -> list[str]:
     """The same in a sentence each."""
-    table = statement_table(records)
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    return [f"{row['Statement']}: {row['Mean, 95% interval']}, {row['Verdict']}." for row in rows]
+    return [f"{row['Statement']}: {row['Mean, 95% interval']}, {row['Verdict']}." for row in _statements(records)]

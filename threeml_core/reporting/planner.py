@@ -98,8 +98,8 @@ def plan_table(config: StudyConfig) -> Table:
             rows.append(row | {f"at {share:.0%}": _cost(total, gpu, share) for share in shares})
     return Table(
         rows,
-        f"One pre-training on one {gpu.name} ({gpu.price:g} USD per hour, assumed; {gpu.watts:g} W), by the share of its "
-        f"{gpu.tflops:g} TFLOP/s that the model gets{left_out}",
+        f"One pre-training on one {gpu.name} ({gpu.price:g} USD per hour, assumed; {gpu.watts:g} W), by the share of "
+        f"its {gpu.tflops:g} TFLOP/s that the model gets{left_out}",
     )
 
 

@@ -102,7 +102,7 @@ def test_every_command_on_a_page_is_the_run_beside_it() -> None:
     commands = set()
     for path in REPORT.glob("*.ipynb"):
         commands |= set(
-            re.findall(r"papermill notebooks/0[23]_\w+\.ipynb out\.ipynb -p preset small[^\\<\n\"]*", path.read_text())
+            re.findall(r"papermill notebooks/0[23]_\w+\.ipynb out\.ipynb -p preset small[^\\<\n\"`]*", path.read_text())
         )
     there = set()
     for command in commands:

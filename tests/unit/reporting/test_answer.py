@@ -141,7 +141,9 @@ def test_a_first_page_of_each_report(tmp_path: Path) -> None:
                 "C2 and C5 are contradicted" in sentences[0] and "a bag of words scores 45.9, more than" in sentences[1]
             )
         if preset == "small-probes":
-            judged = "encoders judge, C1 and C3 are supported, C2 and C5 are contradicted and C4 and C6 are undecided"
+            judged = (
+                "encoders judge, C1 and C3 are supported, C2 and C5 are contradicted and C4, C6 and C7 are undecided"
+            )
             assert judged in sentences[0] and "3ML_self-40% against vanilla-40%: -3.4 ± 1.9 points" in sentences[1]
             assert "2 layers against 4" not in sentences[1]  # of a claim that is undecided
     assert first_page(make_config({}), [], ["00_basic_idea"], tmp_path) == ([], [])
