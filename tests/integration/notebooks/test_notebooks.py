@@ -315,7 +315,6 @@ def test_information_notebook(small_arguments: list[str], tmp_path: Path) -> Non
         "0 (decoder input)",
         "Shuffled tokens give",
         "Estimates on synthetic states",
-        "Corrected (bits)",
     ):
         assert expected in text
     assert len(list((tmp_path / "runs" / "mutual_information").glob("*/record.json"))) == 3
