@@ -90,7 +90,8 @@ class _Builder:
         with np.load(self.folder / PROGRESS) as states:
             about = json.loads(str(states["about"]))
             for side, size in about.pop("digests").items():
-                self.digests[side].truncate(size)
+                self.digests[side].seek(size)  # else `tell` says where it ended before
+                self.digests[side].truncate()
                 self.writers[side].restore({key: states[f"{side}.{key}"] for key in ("pending", "counts", "sizes")})
         for name, value in about.items():
             setattr(self, name, value)

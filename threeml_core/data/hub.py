@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from threeml_core.data.readers import Document, columns_of, optional_library, pieces_of
-from threeml_core.foundation.errors import CorpusError
+from threeml_core.foundation.errors import CorpusError, StudyError
 from threeml_core.foundation.hub import hub_or_cache, hub_reason
 
 
@@ -31,6 +31,8 @@ def _open(part: str, opener: str, **options: Any) -> Any:
     with hub_or_cache(name) as offline:
         try:
             return getattr(datasets, opener)(name, config or None, revision=revision, **options)
+        except StudyError:  # SIGTERM's
+            raise
         except Exception as error:  # the hub's errors have no common base
             raise CorpusError(
                 f"corpus {part}: the hub did not give it ({hub_reason(error, offline)}); check the name and the "
@@ -84,6 +86,8 @@ def _shard_documents(dataset: Any, shard: int, part: str, text_column: str) -> I
     while True:
         try:
             row = next(rows, None)
+        except StudyError:  # SIGTERM's
+            raise
         except Exception as error:  # of the hub, the network, or the reader of the format
             raise CorpusError(
                 f"{where}: the stream broke off ({hub_reason(error, '')}); run the same command again: it goes on from "

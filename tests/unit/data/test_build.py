@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow
@@ -20,7 +20,7 @@ from threeml_core.data import build, hub
 from threeml_core.data.corpus import load_corpus
 from threeml_core.data.prepare import PreparedData, held_out_documents, prepare_data
 from threeml_core.data.sequences import SequenceWriter
-from threeml_core.foundation.errors import CorpusError, ParameterError
+from threeml_core.foundation.errors import CorpusError, ParameterError, Preempted
 
 
 @pytest.fixture
@@ -129,6 +129,21 @@ def test_a_stream_that_breaks_off_goes_on(
     assert any(re.match(r"the preparation goes on behind \d+\.\d M tokens", line) for line in said)
 
 
+def test_sigterm_is_no_fault_of_the_hub(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error comes wherever the command is, in the libraries too."""
+
+    def stop(*arguments: Any, **options: Any) -> NoReturn:
+        raise Preempted("stopped by SIGTERM")
+
+    (first, *_) = hub.stream_shards(f"hub:{shards}", "text", 0)
+    monkeypatch.setattr("datasets.IterableDataset.__iter__", stop)
+    monkeypatch.setattr("datasets.load_dataset", stop)
+    with pytest.raises(Preempted):
+        next(first())
+    with pytest.raises(Preempted):
+        hub.stream_shards(f"hub:{shards}", "text", 0)
+
+
 @pytest.mark.parametrize("kind", ["streamed", "two"])
 def test_a_stopped_preparation_goes_on(
     kind: str,
@@ -161,6 +176,23 @@ def test_a_stopped_preparation_goes_on(
     assert sum("the preparation goes on behind" in line for line in said) == len(stops)
     assert sum("training a" in line for line in said) == 1
     assert [path.name for path in data.folder.parent.iterdir() if path.is_dir()] == [data.folder.name]
+
+
+def test_what_was_written_behind_the_saved_place_is_forgotten(small: dict, tmp_path: Path) -> None:
+    """Also if nothing of its side follows before the next stop."""
+    tokenizer = prepare_data(make_config({**small, "runs_dir": str(tmp_path / "runs")})).tokenizer()
+
+    def builder() -> build._Builder:
+        return build._Builder(tmp_path, tokenizer, 32)
+
+    with (first := builder()).opened():
+        first.save()
+        first.digests["validation"].write(bytes(8))
+    for _ in range(2):
+        with (again := builder()).opened():
+            again.restore()
+            again.save()
+    assert (tmp_path / "validation.digests").read_bytes() == b""
 
 
 def test_saved_progress_that_is_of_no_use_counts_for_nothing(streamed: dict, tmp_path: Path) -> None:
