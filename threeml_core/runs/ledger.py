@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from threeml_core.config import DATA_PARAMETERS, LATER, StudyConfig, executed_parameters, unused_parameters
+from threeml_core.config import (
+    DATA_PARAMETERS,
+    LATER,
+    PRETRAIN_PARAMETERS,
+    StudyConfig,
+    executed_parameters,
+    unused_parameters,
+)
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.parameters.masking import ASKED
 from threeml_core.runs.record import RunRecord, load_records
+
+_LATER = {name: value for name, value in LATER.items() if name in PRETRAIN_PARAMETERS}
 
 
 def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str]) -> bool:
@@ -18,8 +27,8 @@ def has_parameters(record: RunRecord, config: StudyConfig, names: Iterable[str])
 
 def full_identity(record: RunRecord) -> dict[str, Any]:
     """All that determined the result of a pre-training: its identity, and the defaults that are no part of it."""
-    unused = unused_parameters(LATER | record.parameters) | set(DATA_PARAMETERS)  # the identity has the text's own
-    return {name: value for name, value in LATER.items() if name not in unused} | record.identity
+    unused = unused_parameters(LATER | record.parameters)
+    return {name: value for name, value in _LATER.items() if name not in unused} | record.identity
 
 
 def find(config: StudyConfig, stage: str, names: Iterable[str]) -> list[RunRecord]:
@@ -38,7 +47,7 @@ def of_pretraining(records: Iterable[RunRecord], config: StudyConfig) -> list[Ru
     corruptions = {name: wanted.pop(name) for name in ASKED}
     wanted.pop("init_encoder", None)  # by name among `used`; an identity has its content
     unused = unused_parameters(config.parameters())
-    used = LATER.keys() - unused - set(ASKED["corruption"]) - set(DATA_PARAMETERS)
+    used = _LATER.keys() - unused - set(ASKED["corruption"])
 
     def fits(record: RunRecord) -> bool:
         known = {**record.parameters, **record.identity}  # a failed run may have the first alone

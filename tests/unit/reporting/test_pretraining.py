@@ -29,5 +29,6 @@ def test_another_optimizer_is_another_experiment() -> None:
     assert found == {**dict.fromkeys(("adamw", "older"), ["adamw", "older"]), "muon": ["muon"], "slower": ["slower"]}
     config = run.config.replace(seed=0)
     asked = {"adamw": config.replace(muon_momentum=0.5), "muon": config.replace(optimizer="muon")}
+    asked["study"] = config.replace(budget_flops="exact", equal_size_flops=True)  # says which runs, not what they are
     ended = {name: [r.run_id for r in of_pretraining(there, of)] for name, of in asked.items()}
-    assert ended == {"adamw": ["adamw", "older"], "muon": ["muon"]}
+    assert ended == {**dict.fromkeys(("adamw", "study"), ["adamw", "older"]), "muon": ["muon"]}
