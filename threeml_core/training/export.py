@@ -16,7 +16,7 @@ from transformers import AutoModel, PreTrainedModel
 
 from threeml_core.data.tokenizer import quiet_transformers
 from threeml_core.foundation.errors import CheckpointError, ParameterError, StudyError
-from threeml_core.foundation.files import atomic_folder
+from threeml_core.foundation.files import atomic_folder, explain_path
 from threeml_core.training.encoders import Encoder, open_encoder
 from threeml_core.training.start import load_pretrained
 
@@ -33,7 +33,7 @@ def export_encoder(source: str | Path, folder: Path, form: str, max_seq_length: 
 
     Args:
         source: a Hugging Face folder or hub name, as `open_encoder` takes it.
-        folder: where to; it must not be there, or be empty.
+        folder: where to; it must not be there.
         form: `onnx`: `model.onnx`, (input_ids, attention_mask) -> last_hidden_state, of any batch and length, with
             config.json and tokenizer. `sentence-transformers`: the mean of the last states, not normalised.
         max_seq_length: tokens at which sentence-transformers cuts; None: see `sequence_length_of`.
@@ -41,14 +41,15 @@ def export_encoder(source: str | Path, folder: Path, form: str, max_seq_length: 
     Raises:
         CheckpointError: no such encoder, or one without weights.
         ParameterError: an unknown form, or a length that the encoder does not take.
-        StudyError: a library is not installed, the folder is in use, the disk is full.
+        StudyError: a library is not installed, the folder is there or cannot be made, the disk is full.
     """
     if form not in NEEDS:
         raise ParameterError(f"{form!r} is no form: expected one of {', '.join(NEEDS)}")
     if form == "onnx" and max_seq_length is not None:
         raise ParameterError("max_seq_length is for sentence-transformers: ONNX takes any length, so leave it out")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StudyError(f"{folder} is there already: give another folder, or remove it")
+    with explain_path(folder):
+        if folder.exists():
+            raise StudyError(f"{folder} is there already: give another folder, or remove it")
     if missing := [name for name in NEEDS[form] if importlib.util.find_spec(name) is None]:
         raise StudyError(f"{' and '.join(missing)} not installed: install the extra `export` of threeml-study")
     encoder = open_encoder(source)

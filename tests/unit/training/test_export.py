@@ -107,6 +107,11 @@ def test_refusals(encoders: dict[str, Path], tmp_path: Path, monkeypatch: pytest
     for form in NEEDS:
         with pytest.raises(StudyError, match="pre is there already: give another folder"):
             export_encoder(good, encoders["pre"], form)
+    for there_already in (Path("."), tmp_path):  # also an empty one: it may be a volume, or where the user is
+        with pytest.raises(StudyError, match="is there already"):
+            export_encoder(good, there_already, "onnx")
+    with pytest.raises(StudyError, match="cannot be used: File name too long"):
+        export_encoder(good, Path("x" * 300), "onnx")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(StudyError, match="onnx and onnxscript not installed: install the extra `export`"):
         export_encoder(good, Path(there), "onnx")
