@@ -27,6 +27,7 @@ from threeml_core.foundation.log import no_line
 from threeml_core.runs.record import RunRecord, leave_record, read_record, run_folder
 from threeml_core.training.checkpoint import SavedStates
 from threeml_core.training.loop import pretrain
+from threeml_core.training.model_card import hub_card
 from threeml_core.training.trainer import Trainer
 
 Push = Callable[..., str]
@@ -158,6 +159,13 @@ def test_the_card(run: RunRecord, push: Push, tmp_path: Path, small: dict) -> No
     assert again.corpus == small["corpus"]
     step = (tmp_path / "dry" / "step-5" / "README.md").read_text()
     assert "The state after step 5." in step and "The state after" not in card
+
+
+def test_the_card_of_a_model_without_code(run: RunRecord) -> None:
+    """Of an earlier version, or of an architecture of one's own that cannot bring it."""
+    card = hub_card("---\ntags: []\n---\n# Encoder", run, (), "me/tiny", "encoder", "main", portable=False)
+    assert "import threeml_core.models.build" in card and 'from_pretrained("me/tiny", subfolder="model")\n' in card
+    assert "trust_remote_code" not in card
 
 
 def test_half_an_upload_goes_on(run: RunRecord, hub: Hub, push: Push) -> None:

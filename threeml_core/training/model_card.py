@@ -94,7 +94,9 @@ def command_of(record: RunRecord) -> str:
     return shlex.join(command)
 
 
-def hub_card(card: str, record: RunRecord, probes: Iterable[RunRecord], repo: str, root: str, revision: str) -> str:
+def hub_card(
+    card: str, record: RunRecord, probes: Iterable[RunRecord], repo: str, root: str, revision: str, portable: bool
+) -> str:
     """The card of a run on the hub.
 
     Args:
@@ -104,13 +106,15 @@ def hub_card(card: str, record: RunRecord, probes: Iterable[RunRecord], repo: st
         repo: its name on the hub.
         root: "encoder" or "model", what lies at the repository's root.
         revision: `main`, or `step-<N>`.
+        portable: whether the model brings its code.
     """
     metrics, timing = record.metrics, record.timing
     head, _, text = card.partition("\n---\n")
     title, _, text = text.partition("\n")
     task = "feature-extraction" if root == "encoder" else "fill-mask"
     where = "" if root == "encoder" else ', subfolder="encoder"'
-    full = "" if root == "model" else ', subfolder="model"'
+    full = ("" if root == "model" else ', subfolder="model"') + ", trust_remote_code=True" * portable
+    code = "" if portable else "import threeml_core.models.build  # of threeml-study: the model brings no code\n"
     text = text.replace('.from_pretrained("encoder"', f'.from_pretrained("{repo}"{where}')
     step = revision.removeprefix("step-")
     state = (
@@ -142,9 +146,9 @@ pipeline_tag: {task}
 The model with its decoder fills masks:
 
 ```python
-from transformers import AutoModelForMaskedLM
+{code}from transformers import AutoModelForMaskedLM
 
-model = AutoModelForMaskedLM.from_pretrained("{repo}"{full}, trust_remote_code=True)
+model = AutoModelForMaskedLM.from_pretrained("{repo}"{full})
 ```
 
 ## How it was made

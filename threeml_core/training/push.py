@@ -91,8 +91,8 @@ def revisions_of(folder: Path, record: RunRecord, repo: str, root: str) -> dict[
                 if path.is_file() and name != "README.md":
                     files[name if part == root else f"{part}/{name}"] = path
         # transformers looks for a model's code at the root, also of a model in a folder
-        files |= {path.name: path for path in (place / "model").glob("*.py")}
-        files["README.md"] = hub_card(card, record, probes, repo, root, revision).encode()
+        files |= (code := {path.name: path for path in (place / "model").glob("*.py")})
+        files["README.md"] = hub_card(card, record, probes, repo, root, revision, portable=bool(code)).encode()
         revisions[revision] = files
     return revisions
 
