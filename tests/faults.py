@@ -1727,6 +1727,18 @@ FAULTS = [
         "tests/integration/test_streams.py::test_a_run_killed_in_preparation_and_in_training_goes_on",
     ),
     Fault(
+        "SIGTERM while a data set is streamed",
+        "one line, status 143, that blames no hub; the next start goes on",
+        "what was saved",
+        "tests/unit/data/test_build.py::test_sigterm_is_no_fault_of_the_hub",
+    ),
+    Fault(
+        "a disk that is full when all text is read and only the counts are left to be written",
+        "one line: the disk is full; the next start goes on",
+        "what was saved",
+        "tests/unit/data/test_build.py::test_a_disk_that_is_full_at_the_very_end_costs_nothing",
+    ),
+    Fault(
         "a hub that goes down in the middle of a stream",
         "the hub's client tries again and says so, then one line; the next start goes on",
         "the shards that were read are not asked for again; the text ends equal, byte for byte",

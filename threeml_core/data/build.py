@@ -140,18 +140,16 @@ def build(
         else:
             builder.writers[sources[0].side].start(sources[0].limit)
         _read(config, sources, builder, Encoder(tokenizer), begun, log)
-    (folder / PROGRESS).unlink(missing_ok=True)
     statistics, writers = builder.statistics, builder.writers
     for side in SIDES:
         if writers[side].n_blocks == 0:
+            (folder / PROGRESS).unlink(missing_ok=True)  # there is nothing to go on to
             _refuse_empty(config, side, statistics[side])
         more = {"blocks": writers[side].n_blocks, "max_special_tokens": writers[side].max_special_tokens}
         statistics[side] |= more
     train, validation = (np.fromfile(folder / f"{side}.digests", "<u8") for side in SIDES)
     statistics["train"]["repeated"] = len(train) - len(np.unique(train))
     statistics["validation"]["also_in_training"] = int(np.isin(validation, train).sum())
-    for side in SIDES:
-        (folder / f"{side}.digests").unlink()
     np.save(folder / "train_counts.npy", writers["train"].counts)
     meta = {
         "format": FORMAT,
@@ -173,6 +171,8 @@ def build(
         **({"shares": builder.given} if builder.given else {}),
     }
     write_json(folder / "meta.json", meta)
+    for name in (PROGRESS, *(f"{side}.digests" for side in SIDES)):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _make_tokenizer(config: StudyConfig, sources: Sequence[Source], log: Callable[[str], None]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from threeml_core.data import build, hub
 from threeml_core.data.corpus import load_corpus
 from threeml_core.data.prepare import PreparedData, held_out_documents, prepare_data
 from threeml_core.data.sequences import SequenceWriter
-from threeml_core.foundation.errors import CorpusError, ParameterError, Preempted
+from threeml_core.foundation.errors import CorpusError, ParameterError, Preempted, StudyError
 
 
 @pytest.fixture
@@ -176,6 +177,25 @@ def test_a_stopped_preparation_goes_on(
     assert sum("the preparation goes on behind" in line for line in said) == len(stops)
     assert sum("training a" in line for line in said) == 1
     assert [path.name for path in data.folder.parent.iterdir() if path.is_dir()] == [data.folder.name]
+
+
+def test_a_disk_that_is_full_at_the_very_end_costs_nothing(
+    two: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = prepare_data(make_config({**two, "runs_dir": str(tmp_path / "whole")}))
+    monkeypatch.setattr(build, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("threeml_core.data.readers.PIECE_CHARACTERS", 2000)
+
+    def full(*arguments: Any) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "write_json", full)
+        with pytest.raises(StudyError, match="the disk is full"):
+            prepare_data(make_config(two))
+    said: list[str] = []
+    assert files_of(prepare_data(make_config(two), said.append)) == files_of(whole)
+    assert any("the preparation goes on behind" in line for line in said)
 
 
 def test_what_was_written_behind_the_saved_place_is_forgotten(small: dict, tmp_path: Path) -> None:
