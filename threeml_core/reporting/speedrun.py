@@ -100,7 +100,7 @@ def answer(found: Sequence[Climbed]) -> list[str]:
         own = gain(below, of)
         if own is None or own.low is None or own.high is None or own.low > 1:
             continue
-        (lost if own.high < 1 else undecided).append(f"{of.rung.name}, {_text(own, 2)}")
+        (lost if own.high < 1 else undecided).append(f"“{of.rung.name}” {_text(own, 2)}")
     if lost:
         said.append(f"Costs more than it gains at this size (time of the rung before over its own): {'; '.join(lost)}.")
     if undecided:
