@@ -120,7 +120,7 @@ def plot_realised(records: Sequence[RunRecord]) -> Figure:
     """Speed-up by the clock against the speed-up in FLOPs, over vanilla at 15%."""
     found = speeds.speeds(records)
     by_flops = [of.over_vanilla.value / of.realised.value for of in found]
-    with drawing(height=4.2) as (figure, (axis,)):
+    with drawing(height=4.2 if found else 1.2) as (figure, (axis,)):
         for x, of in zip(by_flops, found, strict=True):
             architecture, over = of.name.split("-")[0], of.over_vanilla
             look = look_of(architecture) if architecture in ARCHITECTURES else {"color": GREY, "marker": "x"}
