@@ -117,7 +117,7 @@ def target_table(found: Sequence[Climbed], targets: Sequence[float]) -> Table:
             at = dataclasses.replace(of, target=target)
             reached = at.times and max(at.times.values()) < math.inf
             mean = f"{ratio_interval(list(at.times.values())).mean:.1f}" if reached else MISSING
-            row[f"{target:g}"] = "at most " * (at.is_bound and bool(reached)) + mean
+            row[f"Perplexity {target:g}"] = "at most " * (at.is_bound and bool(reached)) + mean
         rows.append(row)
     return Table(rows, "Core-seconds to other masked perplexities, mean over seeds, as far as the same runs tell")
 
