@@ -92,9 +92,9 @@ def _text_of(config: StudyConfig) -> str:
 
 def _tasks_of(config: StudyConfig) -> str:
     tasks = select_tasks(config)
-    kind = "GLUE" if tasks[0].name in GLUE_TASKS else "diagnostic (not GLUE)"
+    kind = "tasks of GLUE" if tasks[0].name in GLUE_TASKS else "diagnostic tasks (not GLUE)"
     most = config.max_train_examples
-    return f", {len(tasks)} tasks, {kind}" + (f", of at most {most:,} training examples" if most else "")
+    return f", {len(tasks)} {kind}" + (f" with at most {most:,} training examples each" if most else "")
 
 
 def _plural(count: int, word: str) -> str:
@@ -110,7 +110,10 @@ def verdict_sentence(found: Sequence[Claim], probed: Sequence[Claim] = (), where
         where: in words, whose probes these are.
         judged: in words, which of the paper's claims `found` are.
     """
-    text = f"Of the paper's {_plural(len(found), 'claim')}{judged}, {_counted(found)}"
+    if len(found) == 1:
+        text = f"The paper's claim{judged}, {_short_name(found[0])}, is {found[0].verdict}"
+    else:
+        text = f"Of the paper's {len(found)} claims{judged}, {_counted(found)}"
     if reasons := [set(claim.reasons.split("; ")) for claim in found if claim.verdict == UNDECIDED]:
         if common := set.intersection(*reasons):
             text += f" ({'; '.join(sorted(common))})"
@@ -122,14 +125,14 @@ def verdict_sentence(found: Sequence[Claim], probed: Sequence[Claim] = (), where
 def _counted(found: Sequence[Claim]) -> str:
     parts = []
     for verdict in (SUPPORTED, CONTRADICTED, UNDECIDED, NOT_RUN):
-        if names := [claim.name.partition(" ")[0] for claim in found if claim.verdict == verdict]:
-            who = "all" if len(names) == len(found) > 1 else _joined(names)
+        if names := [_short_name(claim) for claim in found if claim.verdict == verdict]:
+            who = "all" if len(names) == len(found) > 1 else cells.joined(names)
             parts.append(f"{who} {'is' if len(names) == 1 else 'are'} {verdict}")
-    return _joined(parts)
+    return cells.joined(parts)
 
 
-def _joined(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+def _short_name(claim: Claim) -> str:
+    return claim.name.partition(" ")[0]
 
 
 def model_sentence(results: Sequence[Result], config: StudyConfig, records: Sequence[RunRecord] | None = None) -> str:
@@ -170,10 +173,10 @@ def clock_sentences(records: Sequence[RunRecord]) -> list[str]:
     if not ours:
         return [noise_statement(records) if records else "The clock has not been measured."]
     of = ours[-1]
-    hf = f", and {speeds.text_of(of.over_hf)} times as fast as Hugging Face's own" if of.over_hf else ""
+    hf = f", and {speeds.text_of(of.over_hf)} times as fast as Hugging Face's run_mlm" if of.over_hf else ""
     return [
-        f"{of.label} trains {speeds.text_of(of.over_vanilla)} times as fast as {found[speeds.BASELINE].label}, "
-        f"{of.realised.value:.0%} of its speed-up in FLOPs{hf}.",
+        f"{of.label} trains {speeds.text_of(of.over_vanilla)} times as fast as {found[speeds.BASELINE].label} "
+        f"({of.realised.value:.0%} of its speed-up in FLOPs){hf}.",
         noise_statement(records),
     ]
 

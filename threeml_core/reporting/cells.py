@@ -37,6 +37,11 @@ def with_equal_steps(results: Iterable[Result], config: StudyConfig) -> list[Res
     return [o for o in shown_in("Table 3", results) if o.run.config.max_steps == study_steps(config)]
 
 
+def joined(parts: Sequence[str]) -> str:
+    """Words in a sentence: a comma between them, "and" before the last."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
 def percent(value: float | None) -> str:
     """A fraction times 100."""
     return MISSING if value is None else f"{100 * value:.1f}"

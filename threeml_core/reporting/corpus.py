@@ -20,7 +20,7 @@ def corpus_table(meta: Mapping[str, Any]) -> Table:
         row["Sequences"] = f"{about['blocks']:,}"
         rows.append({**row, "Words per token": f"{about['words'] / about['tokens']:.2f}"})
     size = f"{meta['vocab_size']:,} tokens, sequences of {meta['sequence_length']}"
-    return Table(rows, f"Corpus {meta['corpus']}: {size}")
+    return Table(rows, f"Corpus {', '.join(meta['corpus'].split(','))}: {size}")
 
 
 def size_sentence(meta: Mapping[str, Any]) -> str:
@@ -42,6 +42,6 @@ def plot_token_frequencies(counts: Sequence[int] | np.ndarray) -> Figure:
         axis.set(xlabel="rank of the token", ylabel="occurrences in the training sequences")
     return Figure(
         figure,
-        f"Frequency of the {len(ordered)} tokens that occur, by rank, on logarithmic axes; the unigram perplexity of "
+        f"Frequency of the {len(ordered):,} tokens that occur, by rank, on logarithmic axes; the unigram perplexity of "
         f"the training tokens is {perplexity:.0f}: what a model reaches that knows frequencies and nothing else.",
     )

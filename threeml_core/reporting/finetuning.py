@@ -231,7 +231,7 @@ def plot_learning_curves(study: GlueStudy, runs_dir: str) -> Figure:
             against.append({CONSTANT: 100 * result.chance, WORDS: 100 * result.baseline.metrics["score"]})
             spans.append((axis, near(shown, against[-1])))
             axis.set(xlabel="epoch", ylabel="score", title=result.title)
-            axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
+            axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True, min_n_ticks=1))
             axis.set_xlim(0.5, max(record.identity["epochs"] for record in result.best) + 0.5)
             ends.append(f"{result.task.title} {100 * result.score:.1f} (constant answer {100 * result.chance:.1f})")
         span_alike(spans)

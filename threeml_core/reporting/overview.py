@@ -23,7 +23,8 @@ def overview() -> str:
     Raises:
         StudyError: a report's first page has no such sentence.
     """
-    lines = ["# Reports of the 3ML study", "Each with the first sentence of its first page."]
+    about = "What each found, in the first sentence of its first page; C1 to C9 are the paper's claims."
+    lines = ["# Reports of the 3ML study", about]
     for path in sorted(REPORTS.glob("*/index.html")):
         found = _ANSWER.search(path.read_text(encoding="utf-8"))
         if not found:

@@ -83,7 +83,8 @@ def to_html(source: str) -> str:
 def _scoped(table: str) -> str:
     """A table of Markdown as those of `Table`: its cells say whether they head a column or a row."""
     table = re.sub(r"<th\b", '<th scope="col"', table.replace("<table>", '<table class="study">'))
-    return re.sub(r"(?s)(<tr>\s*)<td(.*?)</td>", r'\1<th scope="row"\2</th>', table)
+    table = re.sub(r"(?s)(<tr>\s*)<td(.*?)</td>", r'\1<th scope="row"\2</th>', table)
+    return table.replace('<td style="text-align:right"', '<td class="number" style="text-align:right"')
 
 
 def without_dead_links(text: str, pages: Collection[str]) -> str:

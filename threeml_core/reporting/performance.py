@@ -120,7 +120,7 @@ def plot_realised(records: Sequence[RunRecord]) -> Figure:
     """Speed-up by the clock against the speed-up in FLOPs, over vanilla at 15%."""
     found = speeds.speeds(records)
     by_flops = [of.over_vanilla.value / of.realised.value for of in found]
-    with drawing(height=4.2) as (figure, (axis,)):
+    with drawing(height=4.2 if found else 1.2) as (figure, (axis,)):
         for x, of in zip(by_flops, found, strict=True):
             architecture, over = of.name.split("-")[0], of.over_vanilla
             look = look_of(architecture) if architecture in ARCHITECTURES else {"color": GREY, "marker": "x"}
@@ -215,7 +215,7 @@ def plot_step_cost(record: RunRecord) -> Figure | Table:
         figure.legend(handles=handles, ncols=3, loc="outside upper center", fontsize=9)
     return Figure(
         figure,
-        "Cost of a step relative to the geometry itself, one parameter varied at a time: lines by the FLOPs of "
+        "Cost of a step relative to the preset's own size, one parameter varied at a time: lines by the FLOPs of "
         f"Appendix C as they are executed, marks by the clock. {_step_cost_statement(record)}{_doubt(record)}",
     )
 
@@ -234,8 +234,8 @@ def _step_cost_statement(record: RunRecord) -> str:
     ratio = np.array(by_clock) / np.array(by_flops)
     worst = points[int(np.argmax(np.abs(np.log(ratio))))]
     return (
-        f"Over all {len(points)} points time grows as FLOPs^{exponent:.2f}; in the middle clock and FLOPs differ by "
-        f"{np.median(np.abs(ratio - 1)):.0%}, at most by {np.max(np.abs(ratio - 1)):.0%} "
+        f"Over all {len(points)} points time grows as FLOPs^{exponent:.2f}; clock and FLOPs differ by "
+        f"{np.median(np.abs(ratio - 1)):.0%} in the median, by {np.max(np.abs(ratio - 1)):.0%} at most "
         f"({ARCHITECTURES[worst['architecture']].label}, {_axis_name(worst['axis'])} {worst['value']:g})."
     )
 
@@ -253,7 +253,7 @@ def step_cost_table(record: RunRecord) -> Table:
         }
         row |= {"GFLOP": f"{p['flops'] / 1e9:.3g}", "ms per step": f"{1000 * p['seconds']:.1f}"}
         rows.append({**row, "By FLOPs": f"{p['flops'] / p['base_flops']:.2f}", "By the clock": f"{p['relative']:.2f}"})
-    return Table(rows, "Scaling, point by point, relative to the geometry itself (medians of a few turns)", folded=True)
+    return Table(rows, "Scaling, point by point, over the preset's own size (medians of a few turns)", folded=True)
 
 
 def preparation_table(record: RunRecord) -> Table:

@@ -67,7 +67,7 @@ class Renderer:
         self.exporter = HTMLExporter(**template, filters={"markdown2html": to_html})
         self.exporter.register_preprocessor("nbconvert.preprocessors.CoalesceStreamsPreprocessor", True)
         light, dark = (HtmlFormatter(style=name).get_style_defs(".highlight") for name in ("default", "github-dark"))
-        styles = f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
+        styles = f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}\n"
         own = {"figure": FIGURE, "policy": _POLICY, "script": SCRIPT, "paper": _PAPER}
         self.shared = {"code_styles": re.sub(r" */\*.*?\*/", "", styles), **own, **shared}
         self.shared["elsewhere"] = [("The paper", _PAPER), *self._in_this_project()]

@@ -6,6 +6,7 @@ import collections
 import math
 from typing import Any
 
+import matplotlib.ticker
 import numpy as np
 
 from threeml_core.config import StudyConfig
@@ -50,8 +51,9 @@ def answer(race: Race) -> list[str]:
         for word in (*_SAID.values(), NOT_RUN):
             if found := [rival for (rival, what), (verdict, _) in judged.items() if what == name and verdict == word]:
                 rest = word == "undecided" and parts and len(found) > 3
-                parts.append(f"the other {len(found)} undecided" if rest else f"{word}: {', '.join(found)}")
-        said.append(f"By {name}, against {race.raced[0].rival.name} at equal FLOPs: {'; '.join(parts)}.")
+                who = f"the other {len(found)}" if rest else cells.joined(found)
+                parts.append(f"{who} {'is' if len(found) == 1 else 'are'} {word}")
+        said.append(f"By {name}, at equal FLOPs and against {race.raced[0].rival.name}: {'; '.join(parts)}.")
     certain = [
         f"{rival} ({what}: {word})" for (rival, what), (_, word) in judged.items() if word in ("better", "worse")
     ]
@@ -236,12 +238,21 @@ def plot_curves(race: Race, config: StudyConfig) -> Figure:
                     axis.axhline(unigram, color=GREY, linestyle=":")
             by_flops.set(xscale="log", xlabel="training FLOPs", ylabel=f"masked loss at {float(rate):.0%}, nats")
             by_time.set(xscale="log", xlabel="core-seconds, by the clock in turns")
+            for axis in (by_flops, by_time):
+                axis.xaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+                axis.xaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(_tick))
+                axis.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
         legend_below(axes[:1], 3)
-    return Figure(
-        figure,
+    caption = (
         "Masked loss on held-out text, with the same corruption for all, against training FLOPs and against time; mean "
-        f"over seeds; dotted the unigram's. From the smallest to the largest budget: {'; '.join(said) or NOT_RUN}.",
+        "over seeds; dotted the unigram's."
     )
+    ends = f"From the smallest to the largest budget: {'; '.join(said) or NOT_RUN}."
+    return Figure(figure, f"{caption} {ends}", f"{caption} The tables below have the numbers.")
+
+
+def _tick(value: float, _: int) -> str:
+    return f"{value:.0e}".replace("+", "") if value >= 1e5 else f"{value:g}"
 
 
 def plot_scores(race: Race, config: StudyConfig) -> Figure:

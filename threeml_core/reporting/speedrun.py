@@ -35,7 +35,7 @@ from threeml_core.study.rungs import (
 
 
 def ladder_table(found: Sequence[Climbed]) -> Table:
-    """Steps and core-seconds of each rung, and how many times less that is than one rung below and than the first."""
+    """Steps and core-seconds of each rung, and how many times less that is than the rung before and than the first."""
     rows = []
     for below, of in zip([None, *found], found, strict=False):
         row = {"Switched on": of.rung.name, "Steps": _steps(of)}
@@ -43,7 +43,7 @@ def ladder_table(found: Sequence[Climbed]) -> Table:
         known = [time for time in of.times.values() if math.isfinite(time)]
         whole = bool(known) and len(known) == len(of.times)
         row["Core-seconds"] = f"{ratio_interval(known).mean:.1f}" if whole else MISSING
-        row["Times less than the rung below"] = _times(below, of)
+        row["Times less than the rung before"] = _times(below, of)
         rows.append({**row, "Times less than the first": _times(found[0] if below else None, of)})
     target, seeds = found[0].target, max(len(of.ends) for of in found)
     return Table(
@@ -90,16 +90,19 @@ def answer(found: Sequence[Climbed]) -> list[str]:
         less = f"{_text(over_first[best], 1)} times less time to a masked perplexity of {first.target:g}"
         said.append(f"The fastest is the rung “{best}”: {less} than the first, “{first.rung.name}”.")
     end = over_first.get(last.rung.name)
-    said.append(f"The last, “{last.rung.name}”: {_text(end, 1) if end else 'not all seeds got there'}.")
+    if end:
+        said.append(f"The last rung, “{last.rung.name}”, takes {_text(end, 1)} times less time than the first.")
+    else:
+        said.append(f"The last rung, “{last.rung.name}”, did not get there with all seeds.")
     lost: list[str] = []
     undecided: list[str] = []
     for below, of in zip(found, found[1:], strict=False):
         own = gain(below, of)
         if own is None or own.low is None or own.high is None or own.low > 1:
             continue
-        (lost if own.high < 1 else undecided).append(f"{of.rung.name} ({_text(own, 2)})")
+        (lost if own.high < 1 else undecided).append(f"“{of.rung.name}” {_text(own, 2)}")
     if lost:
-        said.append(f"Costs more than it gains, at this size: {'; '.join(lost)}.")
+        said.append(f"Costs more than it gains at this size (time of the rung before over its own): {'; '.join(lost)}.")
     if undecided:
         said.append(f"Undecided: {'; '.join(undecided)}.")
     return said
@@ -114,7 +117,7 @@ def target_table(found: Sequence[Climbed], targets: Sequence[float]) -> Table:
             at = dataclasses.replace(of, target=target)
             reached = at.times and max(at.times.values()) < math.inf
             mean = f"{ratio_interval(list(at.times.values())).mean:.1f}" if reached else MISSING
-            row[f"{target:g}"] = "at most " * (at.is_bound and bool(reached)) + mean
+            row[f"Perplexity {target:g}"] = "at most " * (at.is_bound and bool(reached)) + mean
         rows.append(row)
     return Table(rows, "Core-seconds to other masked perplexities, mean over seeds, as far as the same runs tell")
 

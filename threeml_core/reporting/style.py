@@ -171,11 +171,12 @@ def draw_references(axis: Any, found: Mapping[str, float]) -> None:
     """A grey line where the panel, whose span is set, holds the value; a note of the others at its edge."""
     low, high = axis.get_ylim()
     edges: dict[bool, list[str]] = {True: [], False: []}
+    gap = "\n" if axis.get_gridspec().ncols > 3 else " "  # a narrow panel does not hold both in a line
     for (label, value), style in zip(found.items(), (":", "--", "-."), strict=False):
         if low < value < high:
             axis.axhline(value, color=GREY, linestyle=style, linewidth=1.2, label=label)
         else:
-            edges[value >= high].append(f"{label} {value:.1f} {'↑' if value >= high else '↓'}")
+            edges[value >= high].append(f"{label}{gap}{value:.1f} {'↑' if value >= high else '↓'}")
     for is_above, notes in edges.items():
         place, look = 0.98 if is_above else 0.02, {"ha": "right", "va": "top" if is_above else "bottom"}
         axis.text(0.98, place, "\n".join(notes), transform=axis.transAxes, fontsize=7.5, color=INK, **look)

@@ -46,13 +46,13 @@ def outcomes() -> list[Result]:
 @pytest.mark.parametrize(
     ("found", "sentence"),
     [
-        ((YES,), "Of the paper's 1 claim, C1 is supported."),
+        ((YES,), "The paper's claim, C1, is supported."),
         ((YES, claim("C9", 1, 1.1, 1.2)), "Of the paper's 2 claims, all are supported."),
         ((YES, NO), "Of the paper's 2 claims, C1 is supported and C2 is contradicted."),
-        ((OPEN,), "Of the paper's 1 claim, C3 is undecided (the interval reaches beyond the range)."),
-        ((ONE_SEED,), "Of the paper's 1 claim, C4 is undecided (one pre-training seed: no interval)."),
+        ((OPEN,), "The paper's claim, C3, is undecided (the interval reaches beyond the range)."),
+        ((ONE_SEED,), "The paper's claim, C4, is undecided (one pre-training seed: no interval)."),
         ((OPEN, ONE_SEED), "Of the paper's 2 claims, all are undecided."),
-        ((NOTHING,), "Of the paper's 1 claim, C5 is not run."),
+        ((NOTHING,), "The paper's claim, C5, is not run."),
         (
             (YES, NO, OPEN, claim("C6", doubt="on the unigram plateau"), NOTHING),
             "Of the paper's 5 claims, C1 is supported, C2 is contradicted, C3 and C6 are undecided and C5 is not run.",
@@ -65,7 +65,7 @@ def test_verdicts_in_a_sentence(found: tuple[Claim, ...], sentence: str) -> None
 
 def test_verdicts_by_probes_stand_beside() -> None:
     probed = [dataclasses.replace(NO, name="C1 by probes"), dataclasses.replace(NOTHING, name="C2 by probes")]
-    sentence = "Of the paper's 1 claim, C1 is supported; by probes of frozen encoders there, C1 is contradicted."
+    sentence = "The paper's claim, C1, is supported; by probes of frozen encoders there, C1 is contradicted."
     assert said([YES], probed, " there") == sentence
 
 
@@ -86,7 +86,7 @@ def test_the_scale(outcomes: list[Result]) -> None:
     assert scale(make_config({}), []) == "preset tiny, 4 layers × 64"
     text = scale_sentence(LARGE, outcomes)
     assert text.startswith("Scale: preset efficient-large, encoders of 24 layers × 1024 (1 M parameters), 23,000 steps")
-    assert "3 pre-training seeds" in text and "8 tasks, GLUE" in text
+    assert "3 pre-training seeds" in text and "8 tasks of GLUE" in text
     assert "0 pre-training seeds, the bundled text." in scale_sentence(make_config({}), [])
 
 
@@ -153,8 +153,8 @@ def test_the_clock_in_two_sentences() -> None:
     sessions = read_archive(PROJECT_ROOT / "reports" / "benchmark", SESSIONS)
     first, where = clock_sentences(sessions)
     assert first == (
-        "3ML_self-50% trains 1.45 (1.43 to 1.47) times as fast as vanilla-15%, 96% of its speed-up in FLOPs, and 1.86 "
-        "(1.79 to 1.92) times as fast as Hugging Face's own."
+        "3ML_self-50% trains 1.45 (1.43 to 1.47) times as fast as vanilla-15% (96% of its speed-up in FLOPs), and 1.86 "
+        "(1.79 to 1.92) times as fast as Hugging Face's run_mlm."
     )
     assert "in 5 sessions of 8 rounds" in where
     assert clock_sentences([]) == ["The clock has not been measured."]

@@ -138,7 +138,7 @@ def test_a_lower_loss_and_a_higher_accuracy_are_better(shift: float, word: str) 
     probes = probed({"vanilla-40%": known, "3ML_self-40%": accuracies, RANDOM: [0.2, 0.2, 0.2]})
     said = " ".join(shown.answer(Race([base, rival], probes)))
     for name in ("probes", "loss at 15%", "loss at 40%"):
-        assert f"By {name}, against vanilla-40% at equal FLOPs: {word}: 3ML_self-40%." in said
+        assert f"By {name}, at equal FLOPs and against vanilla-40%: 3ML_self-40% is {word}." in said
     assert Race([base, rival], probes).findings(rival, base)["probes"].values == pytest.approx(
         tuple(100 * (a - b) for a, b in zip(accuracies, known, strict=True))
     )
@@ -158,7 +158,7 @@ def test_a_seed_that_diverged_is_said_and_nothing_else_is_hidden() -> None:
     assert [row[table.columns.index("Seeds")] for row in table.rows] == ["3", "2 of 3"]
     assert len(race.findings(rival, base)["loss at 15%"].values) == 2
     none = Race([base, dataclasses.replace(rival, results=[])], None)
-    assert "not run: vanilla-15%" in shown.answer(none)[0] and "not run" in str(shown.comparison_table(none))
+    assert "vanilla-15% is not run" in shown.answer(none)[0] and "not run" in str(shown.comparison_table(none))
 
 
 def test_a_rival_stands_beside_the_vanilla_model_that_masks_alike() -> None:
