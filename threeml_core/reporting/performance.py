@@ -147,6 +147,19 @@ def _not_measured(what: str) -> Table:
     return Table([{what: "not measured: it is not in benchmark_parts"}], what)
 
 
+def _layers_and_head(record: RunRecord) -> str:
+    """What the breakdown says of both; `benchmark.breakdown` knows the head by the size of the vocabulary."""
+    first, c = next(iter(record.metrics["breakdown"].items())), record.parameters
+    rows = (c["micro_batch_size"] or c["batch_size"]) * c["sequence_length"]
+    if rows == record.data["vocab_size"]:
+        return (
+            f"The vocabulary is as large as the number of tokens in a pass ({rows:,}), so layers' products over all "
+            "tokens count as the head's here: the two are not told apart."
+        )
+    share = first[1]["matrix products"] / sum(first[1].values())
+    return f"For {record.metrics['arms'][first[0]]['label']} the products of the layers are {share:.0%}."
+
+
 def plot_breakdown(record: RunRecord) -> Figure | Table:
     """Where the time of a step goes, beside what its FLOPs would take at the ceiling."""
     if "breakdown" not in record.metrics:
@@ -166,12 +179,10 @@ def plot_breakdown(record: RunRecord) -> Figure | Table:
         axis.set_xlabel("ms per step, under the profiler")
         axis.grid(axis="y", visible=False)
         legend_below([axis], 3)
-    first = parts[names[-1]]
     return Figure(
         figure,
         "Where the time of a step goes, by torch's profiler, and what the FLOPs of all of it would take at the ceiling "
-        f"of matrix products. For {record.metrics['arms'][names[-1]]['label']} the products of the layers are "
-        f"{first['matrix products'] / sum(first.values()):.0%}.",
+        f"of matrix products. {_layers_and_head(record)}",
     )
 
 
