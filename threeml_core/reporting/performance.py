@@ -151,7 +151,7 @@ def _layers_and_head(record: RunRecord) -> str:
     """What the breakdown says of both; `benchmark.breakdown` knows the head by the size of the vocabulary."""
     first, c = next(iter(record.metrics["breakdown"].items())), record.parameters
     rows = (c["micro_batch_size"] or c["batch_size"]) * c["sequence_length"]
-    if rows == record.data["vocab_size"]:
+    if rows == record.data.get("vocab_size"):
         return (
             f"The vocabulary is as large as the number of tokens in a pass ({rows:,}), so layers' products over all "
             "tokens count as the head's here: the two are not told apart."
