@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SITE := build/site-venv
 # files in parallel, a process for each core
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 .PHONY: report test test-unit test-all chaos lint audit lab site clean
 
 # only what is missing or out of date is done; ARGS="-p corpus /data/text" gives parameters

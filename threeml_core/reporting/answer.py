@@ -11,10 +11,11 @@ from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.glue.tasks import GLUE_TASKS, select_tasks
 from threeml_core.reporting import cells
 from threeml_core.reporting.claims import claim_table, key_figure, measured
-from threeml_core.reporting.documents import Study, judged_by_probes
+from threeml_core.reporting.documents import Study, judged_by_probes, probes_found
 from threeml_core.reporting.forest import PROBES, forest_plot
 from threeml_core.reporting.notes import first_notes
 from threeml_core.reporting.performance import noise_statement, speed_comparison
+from threeml_core.reporting.probing import standing_table
 from threeml_core.reporting.references import AVERAGE, WORDS, references
 from threeml_core.reporting.rivals import answer as rivals_answer
 from threeml_core.reporting.rivals import comparison_table, plot_scores
@@ -166,6 +167,20 @@ def difference_sentence(found: Sequence[Claim]) -> str:
     return f"Mean accuracy: {'; '.join(f'{of.what}: {measured(of)}' for of in findings) or NOT_RUN}."
 
 
+def probe_sentences(found: Sequence[Claim]) -> list[str]:
+    """What probes say: of a budget, if that is judged (E1), and of the paper's claims (C1 to C7)."""
+    paper = [claim for claim in found if claim.name.startswith("C")]
+    verdicts = verdict_sentence(paper, judged=" that probes of frozen encoders judge")
+    if not (budget := [claim for claim in found if claim not in paper]):
+        return [verdicts, difference_sentence(paper)]
+    rates = [claim for claim in paper if claim.name.startswith("C1 ")]
+    text = "With the FLOPs of vanilla-15%, 3ML_self"
+    verdict = {SUPPORTED: "has the better encoder", CONTRADICTED: "does not have the better encoder"}
+    text += f" {verdict.get(budget[0].verdict, 'is neither better nor worse as far as these seeds can tell')}"
+    differences = [f"{of.what.partition(' against')[0]} {measured(of)}" for c in (*budget, *rates) for of in c.findings]
+    return [f"{text}: against it, {cells.joined(differences)} of mean probe accuracy.", verdicts]
+
+
 def clock_sentences(records: Sequence[RunRecord]) -> list[str]:
     """What sessions in turns say of the time of 3ML's step against vanilla-15% and Hugging Face; where, how sure."""
     found = {of.name: of for of in speeds.speeds(records)} if records else {}
@@ -222,9 +237,9 @@ def first_page(
     if about == "probes":
         found = judged_by_probes(config)
         results = find(config, None, [record for record in records if record.stage == "pretrain"])
-        said = [verdict_sentence(found, judged=" that probes of frozen encoders judge"), difference_sentence(found)]
-        said.append(scale_sentence(config, results))
-        return said, [forest_plot(found, kind=PROBES), claim_table(found)]
+        standing = standing_table(probes_found(config), results, config)
+        said = [*probe_sentences(found), scale_sentence(config, results)]
+        return said, [standing, forest_plot(found, kind=PROBES), claim_table(found)]
     if about == "speedrun":
         ladder = climbed(config, read_sweep(config))
         tried = [result for rung in ladder for result in rung.results if result.ended]

@@ -21,7 +21,7 @@ from threeml_core.reporting import cells
 from threeml_core.reporting.claims import claim_table, finding_table
 from threeml_core.reporting.cost import reported_and_computed
 from threeml_core.reporting.probing import difference_table as probe_difference_table
-from threeml_core.reporting.probing import probe_table
+from threeml_core.reporting.probing import probe_table, standing_table
 from threeml_core.reporting.rivals import comparison_table as rivals_table
 from threeml_core.reporting.rivals import cost_table
 from threeml_core.reporting.scaling import scaling_table
@@ -147,7 +147,8 @@ def _sweep(study: Study) -> Table:
     return sweep_table(read_sweep(study.config), study.config)
 
 
-def _probes(config: StudyConfig) -> Probes:
+def probes_found(config: StudyConfig) -> Probes:
+    """What the records of a study's probes say."""
     return probes_of(config, results_to_probe(config), probe_records(config))
 
 
@@ -157,7 +158,7 @@ def judged_by_probes(config: StudyConfig) -> list[Claim]:
     Raises:
         ParameterError: there is no record of a probe.
     """
-    claims = probe_claims(config, results_to_probe(config), _probes(config))
+    claims = probe_claims(config, results_to_probe(config), probes_found(config))
     return [claim for claim in claims if claim.verdict != NOT_RUN]
 
 
@@ -177,9 +178,10 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "sweep": _sweep,
     "rivals": lambda study: rivals_table(read_race(study.config)),
     "rivals-cost": lambda study: cost_table(read_race(study.config), study.config),
-    "probes": lambda study: probe_table(_probes(study.config)),
+    "standing": lambda study: standing_table(probes_found(study.config), study.results, study.config),
+    "probes": lambda study: probe_table(probes_found(study.config)),
     "probe-claims": lambda study: claim_table(judged_by_probes(study.config)),
-    "probe-differences": lambda study: probe_difference_table(_probes(study.config)),
+    "probe-differences": lambda study: probe_difference_table(probes_found(study.config)),
 }
 
 FORMULAS: Mapping[str, Callable[[], Table]] = {"reported": reported_and_computed}

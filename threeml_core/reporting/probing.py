@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from threeml_core.config import StudyConfig
 from threeml_core.parameters.probing import CONTROL, STRENGTHS
 from threeml_core.reporting import cells
+from threeml_core.reporting.claims import measured
 from threeml_core.reporting.style import GREY, Figure, color_of, drawing, legend_below, look_of
-from threeml_core.reporting.table import MISSING, Table
+from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.statistics.bootstrap import ScoreInterval
-from threeml_core.study.probes import BASELINE, RANDOM, Probes, RateMatrix
+from threeml_core.study.probes import BASELINE, DECIDING, RANDOM, ProbeEvidence, Probes, RateMatrix, named
+from threeml_core.study.results import Result
 
 TITLES = {
     "upos": "Part of speech",
@@ -62,6 +66,30 @@ def _basis(found: Probes) -> str:
     if several:
         return "with its 95% interval over pre-training seeds and test documents"
     return "in brackets the 95% interval over test documents alone, as there is one seed"
+
+
+def standing_table(found: Probes, results: Sequence[Result], config: StudyConfig) -> Table:
+    """Table 3's models, at equal steps and at equal FLOPs: what each costs, its perplexity, what its encoder knows."""
+    evidence = ProbeEvidence(config, results, probes=found)
+    others = [other for rate in (0.15, 0.4) if (other := evidence.model("vanilla", rate)) and other.ended]
+    rows = []
+    for result in (result for result in cells.shown_in("Table 3", results) if result.ended):
+        name = named(result, config)
+        row = {"Model": name, "Steps": f"{result.run.config.max_steps:,}"}
+        for other in others[:1]:
+            spent, budget = (next(iter(of.ended.values())).flops["training"] for of in (result, other))
+            row[f"FLOPs of {named(other, config)}"] = f"{spent / budget:.0%}"
+        row["Perplexity at [MASK]s"] = cells.perplexity(result)
+        row["Probes, %"] = cells.measured(100 * found.mean(name, s, DECIDING) for s in found.models.get(name, ()))
+        for other in others:
+            against = measured(evidence.scores(result, other, -math.inf, math.inf)).removesuffix(" points")
+            row[f"Against {named(other, config)}, points"] = MISSING if other is result else against
+        rows.append(row)
+    return Table(
+        rows or [{"Model": NOT_RUN}],
+        "Cost and knowledge. Probes: the mean accuracy of part of speech, dependency label and bigram shift. All with "
+        "95% intervals; those of differences are what judges the claims",
+    )
 
 
 def selectivity_table(found: Probes) -> Table:

@@ -174,11 +174,24 @@ def compared(found: Probes, first: str, second: str, low: float, high: float, wh
     return Finding(what, "points", low, high, values, doubt, error=error)
 
 
+def better_for_its_flops(study: Evidence) -> Claim:
+    """E1, what who has a budget asks; the paper says so of its longer recipe (3ML_self-40%-153K), beside C1 to C9."""
+    models = [changes for changes in equal_budget(study.config) if changes["architecture"] == "self"]
+    vanilla = study.model("vanilla", 0.15)
+    found = (study.scores(study.of("Table 3", **model), vanilla, 0, math.inf) for model in models)
+    text = "With the FLOPs of the vanilla model at 15%, 3ML_self is better."
+    return Claim("E1", text, "Section 4, Table 3", tuple(found))
+
+
 def probe_claims(config: StudyConfig, results: Sequence[Result], found: Probes) -> list[Claim]:
-    """The paper's claims on how good encoders are (`JUDGED`), by probes alone; by GLUE they stand on another page."""
+    """The paper's claims on how good encoders are (`JUDGED`), by probes alone; by GLUE they stand on another page.
+
+    Behind them E1, if the study has models with equal FLOPs.
+    """
     evidence = ProbeEvidence(config, results, probes=found)
     claims = [claim(evidence) for experiment in EXPERIMENTS.values() for claim in experiment.claims]
     chosen = sorted((claim for claim in claims if claim.name in JUDGED), key=lambda claim: claim.name)
+    chosen += [better_for_its_flops(evidence)] if config.equal_budget else []
     return [dataclasses.replace(claim, name=f"{claim.name} by probes") for claim in chosen]
 
 

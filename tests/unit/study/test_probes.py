@@ -12,6 +12,8 @@ from scipy.stats import t
 
 from tests.study_records import pretrained, record
 from threeml_core.config import StudyConfig, make_config
+from threeml_core.reporting.answer import probe_sentences
+from threeml_core.reporting.probing import standing_table
 from threeml_core.runs.record import RunRecord, write_record
 from threeml_core.statistics.verdicts import CONTRADICTED, NOT_RUN, SUPPORTED, UNDECIDED
 from threeml_core.study.ledger import study_runs
@@ -41,10 +43,10 @@ def probed(run: str, accuracy: float, rng: np.random.Generator, **more: object) 
 
 
 def study(
-    folder: Path, accuracy: Callable[[str], float], seeds: int = 3, random: float = 0.3
+    folder: Path, accuracy: Callable[[str], float], seeds: int = 3, random: float = 0.3, **changes: object
 ) -> tuple[StudyConfig, list[Result], Probes]:
     """A study whose models have these accuracies, by name; seeds are half a point off."""
-    config = make_config({"runs_dir": str(folder), "probe_ablations": True, "num_pretrain_seeds": seeds})
+    config = make_config({"runs_dir": str(folder), "probe_ablations": True, "num_pretrain_seeds": seeds, **changes})
     config = config.replace(ablation_steps=None)
     for run in study_runs(config, [PROBES]):
         for seed in run.seeds:
@@ -83,6 +85,25 @@ def test_clear_differences_are_decided(tmp_path: Path) -> None:
     )
     pos, dep, order = (d.item_error for d in between if d)
     assert finding.error == pytest.approx(100 * math.hypot(pos + dep, order) / 3)
+
+
+def test_what_equal_flops_buy_is_judged_and_told(tmp_path: Path) -> None:
+    """E1: both 3ML_self models, with as many steps as vanilla-15%'s FLOPs allow, against it."""
+    asked = {"equal_budget": True, "probe_ablations": False}
+    for name, better, verdict in (("a", 0.05, SUPPORTED), ("b", -0.05, CONTRADICTED)):
+        config, results, found = study(
+            tmp_path / name, lambda model, more=better: 0.5 + more * ("steps" in model), **asked
+        )
+        claims = [claim for claim in probe_claims(config, results, found) if claim.verdict != NOT_RUN]
+        assert [claim.name[:2] for claim in claims] == ["C1", "C2", "C3", "C7", "E1"]
+        assert claims[-1].verdict == verdict and len(claims[-1].findings) == 2
+        assert all(", 1," in finding.what and "against vanilla-15%" in finding.what for finding in claims[-1].findings)
+        told, of_the_paper = probe_sentences(claims)
+        assert ("has the better" in told) is (better > 0) and told.count("points") == 3 and "E1" not in of_the_paper
+        table = standing_table(found, results, config)
+        assert len(table.rows) == 8 and {row[2] for row in table.rows if "steps" in row[0]} <= {"99%", "100%", "101%"}
+        (row,) = (row for row in table.rows if row[0] == "vanilla-40%")
+        assert row[-1] == "—" and "±" in row[-2]
 
 
 def test_what_is_alike_random_or_not_run_is_not_decided(tmp_path: Path) -> None:
