@@ -26,7 +26,8 @@ def given(own_runs: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> dict[
         return {variant.name: 2**20 * place for place, variant in enumerate(variants, 1)}
 
     monkeypatch.setattr(clock, "peaks", peaks)  # processes of their own; test_benchmark has the real one
-    few = {"rivals": ",".join(CHOSEN[1:]), "rival_steps": "16,8", "num_pretrain_seeds": 2}
+    monkeypatch.setattr(clock, "PAGE_WAIT", 0.0)  # beside other tests no machine is idle
+    few = {"rivals": ",".join(CHOSEN[1:]), "rival_steps": "16,8", "num_pretrain_seeds": 2, "num_workers": 1}
     tuned = {"sweep_steps": 4, "sweep_learning_rates": "1e-3,4e-3", "num_benchmark_rounds": 6}
     asked = {"probe_tasks": "bigram_shift", "probe_rates": "0.15,0.4", "max_probe_sentences": 200}
     return {**own_runs, **few, **tuned, **asked}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from threeml_core.benchmark import clock
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.reporting import speedrun as shown
@@ -27,8 +28,10 @@ LADDER = (
 @pytest.fixture
 def given(own_runs: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     monkeypatch.setattr(rungs, "MODELS", (("vanilla", 0.4),))
+    monkeypatch.setattr(clock, "PAGE_WAIT", 0.0)  # beside other tests no machine is idle
     budget = {"sweep_steps": 3, "sweep_learning_rates": "1e-3,4e-3", "sweep_muon_learning_rates": "0.01,0.02"}
-    climb = {"speedrun_steps": "4,30", "speedrun_target": 150, "num_benchmark_rounds": 6, "num_pretrain_seeds": 2}
+    climb = {"speedrun_steps": "4,30", "speedrun_target": 150, "num_benchmark_rounds": 6}
+    climb |= {"num_pretrain_seeds": 2, "num_workers": 1}
     return {**own_runs, **budget, **climb}
 
 
