@@ -31,6 +31,7 @@ class ProbingParameters:
         None, "folders, hub names or random:<either>; join with commas", none="the study's, and random weights"
     )
     probe_ablations: bool = setting(False, "the models of Table 2 too, pre-trained if need be: for claims C4 to C6")
+    probe_sizes: bool = setting(False, "the models of each of study_sizes too, with the ablations' number of seeds")
     probe_tasks: str = parameter("all", "what is asked", some_of((*TASKS, *TASKS_BY_NAME), TASKS))
     ud: str | None = parameter(None, "folder of treebanks, .conllu; '*test*': for the test", none="word order alone")
     max_probe_sentences: int = parameter(40_000, "most sentences of the validation text that are asked", at_least(100))

@@ -38,6 +38,7 @@ class Experiment:
         columns: heading -> perplexity of pre-training that stands beside the scores, see `Result.metric`. What the
             paper reports (`paper.py`) under the experiment's name stands beside it too.
         claims: from what a study found (`evidence.Evidence`) to a claim of the paper with what is said of it.
+        is_ablation: its runs get the ablations' number of seeds, as those with `tasks="ablation"` do.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Experiment:
         default_factory=lambda: {"Perplexity, masked": "eval_perplexity_masked"}
     )
     claims: Sequence[Callable[[Any], Claim]] = ()
+    is_ablation: bool = False
 
     def values(self, config: StudyConfig, parameter: str) -> Sequence[Any]:
         """Those that a parameter of `vary` takes."""
@@ -103,7 +105,7 @@ class StudyRun:
     def seeds(self) -> range:
         """Its pre-training seeds."""
         c = self.config
-        is_ablation = all(experiment.tasks == "ablation" for experiment in self.experiments)
+        is_ablation = all(of.is_ablation or of.tasks == "ablation" for of in self.experiments)
         count = is_ablation and c.num_ablation_pretrain_seeds or c.num_pretrain_seeds
         return range(c.seed, c.seed + count)
 

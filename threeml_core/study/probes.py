@@ -15,6 +15,7 @@ from threeml_core.statistics.intervals import Spread, pooled_spread
 from threeml_core.statistics.verdicts import Claim, Finding
 from threeml_core.study.evidence import Evidence
 from threeml_core.study.experiment import Changes, Experiment
+from threeml_core.study.experiments.scaling import sizes
 from threeml_core.study.experiments.table_2 import TABLE_2A, TABLE_2B, TABLE_2C
 from threeml_core.study.experiments.table_3 import STUDY_MODELS, equal_budget
 from threeml_core.study.ledger import EXPERIMENTS, find
@@ -35,8 +36,16 @@ def _further(config: StudyConfig) -> list[Changes]:
 
 
 PROBES = Experiment("Probes", "frozen encoders, probed", models=STUDY_MODELS, further=_further)
+OTHER_SIZES = Experiment(
+    "Probes of sizes",
+    "frozen encoders of other sizes, probed",
+    models=(),
+    further=lambda config: sizes(config) if config.probe_sizes else (),
+    is_ablation=True,
+)
 BASELINE = "vanilla-40%"
 RANDOM = "random weights"
+Size = tuple[int, int]
 RateMatrix = Mapping[str, Mapping[int, RunRecord]]
 """Model -> {seed -> its record of stage `rates`}."""
 
@@ -79,9 +88,18 @@ class Probes:
         return math.fsum(self.models[model][seed].metrics["tasks"][task]["accuracy"] for task in tasks) / len(tasks)
 
     @functools.cached_property
-    def spread(self) -> Spread | None:
-        """Of the mean accuracy of `DECIDING` over seeds, in points, pooled over the study's models."""
-        return pooled_spread([[100 * self.mean(m, s, DECIDING) for s in self.models[m]] for m in self.runs])
+    def spreads(self) -> dict[Size, Spread | None]:
+        """Of the mean accuracy of `DECIDING` over seeds, in points, pooled over the study's models of one size."""
+        means: dict[Size, list[list[float]]] = {}
+        for model in self.runs:
+            values = [100 * self.mean(model, seed, DECIDING) for seed in self.models[model]]
+            means.setdefault(self.size(model), []).append(values)
+        return {size: pooled_spread(of) for size, of in means.items()}
+
+    def size(self, model: str) -> Size:
+        """Layers and width of a model of the study."""
+        parameters = next(iter(self.runs[model].values())).parameters
+        return parameters["num_hidden_layers"], parameters["hidden_size"]
 
     def difference(self, model: str, task: str, baseline: str = BASELINE) -> ScoreInterval | None:
         """Its accuracy minus the baseline's, paired by seed and document; None: they share no seed."""
@@ -100,6 +118,8 @@ def named(result: Result, config: StudyConfig) -> str:
         "mask_split": c.mask_split,
     }
     named = [result.run.model, *(t for n, t in changed.items() if getattr(c, n) != getattr(config, n))]
+    if (c.num_hidden_layers, c.hidden_size) != (config.num_hidden_layers, config.hidden_size):
+        named = [result.run.model, f"{c.num_hidden_layers} × {c.hidden_size}"]  # its decoder is in proportion
     return ", ".join(named if c.max_steps in steps else [*named, f"{c.max_steps:,} steps"])
 
 
@@ -141,7 +161,8 @@ class ProbeEvidence(Evidence):
         found = compared(self.probes, pair[0], pair[1], low, high, what or " against ".join(filter(None, pair)))
         if not found.values or found.doubt:
             return found
-        return dataclasses.replace(found, spread=self.probes.spread, pooled=self.config.pooled_variances)
+        spread = self.probes.spreads[self.probes.size(pair[0])]
+        return dataclasses.replace(found, spread=spread, pooled=self.config.pooled_variances)
 
 
 def compared(found: Probes, first: str, second: str, low: float, high: float, what: str) -> Finding:
@@ -201,5 +222,6 @@ def results_to_probe(config: StudyConfig, trained: Sequence[Result] | None = Non
     `trained`: what their pre-training gave; None: as far as there are records of it.
     """
     records = None if trained is None else [record for result in trained for record in result.pretraining.values()]
-    results = find(config, [PROBES, "Table 1", "Table 3", *ABLATIONS], records, any_text=records is not None)
-    return [result for result in results if PROBES.name in result.run.exhibits]
+    experiments = [PROBES, OTHER_SIZES, "Table 1", "Table 3", *ABLATIONS]
+    results = find(config, experiments, records, any_text=records is not None)
+    return [result for result in results if {PROBES.name, OTHER_SIZES.name} & {*result.run.exhibits}]

@@ -13,7 +13,7 @@ from scipy.stats import t
 from tests.study_records import pretrained, record
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.reporting.answer import probe_sentences
-from threeml_core.reporting.probing import standing_table
+from threeml_core.reporting.probing import difference_table, size_table, standing_table
 from threeml_core.runs.record import RunRecord, write_record
 from threeml_core.statistics.verdicts import CONTRADICTED, NOT_RUN, SUPPORTED, UNDECIDED
 from threeml_core.study.ledger import study_runs
@@ -21,6 +21,7 @@ from threeml_core.study.probes import (
     BASELINE,
     DECIDING,
     JUDGED,
+    OTHER_SIZES,
     PROBES,
     RANDOM,
     Probes,
@@ -48,7 +49,7 @@ def study(
     """A study whose models have these accuracies, by name; seeds are half a point off."""
     config = make_config({"runs_dir": str(folder), "probe_ablations": True, "num_pretrain_seeds": seeds, **changes})
     config = config.replace(ablation_steps=None)
-    for run in study_runs(config, [PROBES]):
+    for run in study_runs(config, [PROBES, OTHER_SIZES]):
         for seed in run.seeds:
             write_record(pretrained(run, seed), folder)
     results, rng = results_to_probe(config), np.random.default_rng(0)
@@ -106,6 +107,27 @@ def test_what_equal_flops_buy_is_judged_and_told(tmp_path: Path) -> None:
         assert row[-1] == "—" and "±" in row[-2]
 
 
+def test_other_sizes_stand_apart(tmp_path: Path) -> None:
+    """With the ablations' seeds, compared within their size, and with a spread of their own."""
+    asked = {"study_sizes": "2x32", "equal_size_flops": True, "probe_sizes": True, "probe_ablations": False}
+
+    def accuracy(model: str) -> float:
+        return 0.45 + 0.05 * model.startswith("vanilla-40%, 2 × 32") - 0.05 * model.startswith("vanilla-15%, 2 × 32")
+
+    config, results, found = study(tmp_path, accuracy, **asked, num_ablation_pretrain_seeds=2)
+    small = [model for model in found.models if " × " in model]
+    assert len(small) == 5 and {tuple(found.models[model]) for model in small} == {(0, 1)}
+    assert len(found.models["vanilla-40%"]) == 3 and {*found.spreads} == {(2, 32), found.size(BASELINE)}
+    spread = found.spreads[2, 32]
+    assert spread is not None and spread.freedom == 5
+    table = size_table(found, results, config)
+    assert [row[0] for row in table.rows] == ["2 × 32"] * 5 + ["4 × 64"] * 5
+    row = dict(zip(table.columns, table.rows[1], strict=True))
+    assert row["Model"] == "vanilla-40%" and row["Against vanilla-15%, points"].startswith("+")
+    assert row["Against vanilla-40%, points"] == "—"
+    assert not [row for row in difference_table(found).rows if " × " in row[0]]
+
+
 def test_what_is_alike_random_or_not_run_is_not_decided(tmp_path: Path) -> None:
     assert {c.verdict for c in probe_claims(*study(tmp_path / "a", lambda name: 0.6))} <= {UNDECIDED, SUPPORTED}
     low = probe_claims(*study(tmp_path / "b", accuracy_of, random=0.9))
@@ -126,7 +148,7 @@ def test_pooled_variances_judge_probes_where_the_study_says_so(tmp_path: Path) -
         (finding,) = next(claim for claim in claims if claim.name == "C1 by probes").findings
         own, by_pool = (finding.interval, finding.by_pool)
         assert finding.pooled is pooled and own is not None and by_pool is not None and (own == by_pool) is pooled
-        spread = found.spread
+        spread = found.spreads[found.size(BASELINE)]
         assert spread is not None and spread.freedom == 2 * len(found.runs)
         half = t.ppf(0.975, spread.freedom) * spread.deviation * math.sqrt(2 / 3)
         assert by_pool.high - by_pool.mean == pytest.approx(math.hypot(half, 1.959964 * finding.error))
