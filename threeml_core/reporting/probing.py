@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import collections
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from threeml_core.config import StudyConfig
+from threeml_core.config import StudyConfig, make_config
 from threeml_core.parameters.probing import CONTROL, STRENGTHS
 from threeml_core.reporting import cells
 from threeml_core.reporting.claims import measured
+from threeml_core.reporting.commands import pretrain_command
 from threeml_core.reporting.style import GREY, Figure, color_of, drawing, legend_below, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.statistics.bootstrap import ScoreInterval
@@ -204,15 +206,24 @@ def rate_table(found: RateMatrix | None) -> Table:
     )
 
 
-def runs_table(found: Probes, rates: RateMatrix | None = None) -> Table:
-    """Every record behind the page."""
+def runs_table(
+    found: Probes, rates: RateMatrix | None = None, results: Sequence[Result] = (), config: StudyConfig | None = None
+) -> Table:
+    """Every record behind the page; of the study's models (`results`) also how to pre-train and probe one again."""
     rows = [{"Encoder": "words alone", "Seed": MISSING, "Record": found.words.run_id}]
+    runs = {named(result, config): result.run for result in results} if config else {}
+    runs_dir = make_config({"preset": config.preset}).runs_dir if config else ""
     for model, seeds in found.models.items():
         for seed, record in seeds.items():
             row = {"Encoder": model, "Seed": f"{seed}", "Record": record.run_id, "Of": record.data["checkpoint"]}
             of_rates = (rates or {}).get(model, {}).get(seed)
             row |= {"Rates": of_rates.run_id} if of_rates else {}
-            rows.append({**row, "Seconds": f"{record.timing['seconds']:.0f}"})
+            row["Seconds"] = f"{record.timing['seconds']:.0f}"
+            if config and model in runs:
+                encoder = f"{runs_dir}/pretrain/{found.runs[model][seed].run_id}/encoder"
+                probe = shlex.join(["threeml", "probe", encoder, "-p", "preset", config.preset])
+                row["Repeat"] = f"{pretrain_command(runs[model], seed)} && {probe}"
+            rows.append(row)
     return Table(rows, f"Encoders behind this page: {len(rows) - 1}", folded=True)
 
 

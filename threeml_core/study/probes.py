@@ -222,6 +222,6 @@ def results_to_probe(config: StudyConfig, trained: Sequence[Result] | None = Non
     `trained`: what their pre-training gave; None: as far as there are records of it.
     """
     records = None if trained is None else [record for result in trained for record in result.pretraining.values()]
-    experiments = [PROBES, OTHER_SIZES, "Table 1", "Table 3", *ABLATIONS]
+    experiments: list[Experiment | str] = [PROBES, OTHER_SIZES, "Table 1", "Table 3", *ABLATIONS]
     results = find(config, experiments, records, any_text=records is not None)
     return [result for result in results if {PROBES.name, OTHER_SIZES.name} & {*result.run.exhibits}]

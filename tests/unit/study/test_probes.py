@@ -13,7 +13,7 @@ from scipy.stats import t
 from tests.study_records import pretrained, record
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.reporting.answer import probe_sentences
-from threeml_core.reporting.probing import difference_table, size_table, standing_table
+from threeml_core.reporting.probing import difference_table, runs_table, size_table, standing_table
 from threeml_core.runs.record import RunRecord, write_record
 from threeml_core.statistics.verdicts import CONTRADICTED, NOT_RUN, SUPPORTED, UNDECIDED
 from threeml_core.study.ledger import study_runs
@@ -39,8 +39,9 @@ def probed(run: str, accuracy: float, rng: np.random.Generator, **more: object) 
     """A record with about this accuracy on every task; sentences are drawn."""
     right = {task: rng.binomial(10, accuracy, len(SIZES)) for task in DECIDING}
     tasks = {t: {"accuracy": float(r.sum() / sum(SIZES)), "right": r.tolist(), "layers": []} for t, r in right.items()}
-    data = {"run": run, "is_random": bool(more)}
-    return record("probe", f"probe-{run}", make_config({}), metrics={"tasks": tasks}, data=data, identity=more)
+    data = {"run": run, "is_random": bool(more), "checkpoint": f"runs/pretrain/{run}/encoder"}
+    about = {"metrics": {"tasks": tasks}, "data": data, "identity": more, "timing": {"seconds": 1.0}}
+    return record("probe", f"probe-{run}", make_config({}), **about)
 
 
 def study(
@@ -105,6 +106,8 @@ def test_what_equal_flops_buy_is_judged_and_told(tmp_path: Path) -> None:
         assert len(table.rows) == 8 and {row[2] for row in table.rows if "steps" in row[0]} <= {"99%", "100%", "101%"}
         (row,) = (row for row in table.rows if row[0] == "vanilla-40%")
         assert row[-1] == "—" and "±" in row[-2]
+        again = [row[-1] for row in runs_table(found, None, results, config).rows if row[0] == "vanilla-15%"]
+        assert len(again) == 3 and all("02_pretrain.ipynb" in line and " && threeml probe " in line for line in again)
 
 
 def test_other_sizes_stand_apart(tmp_path: Path) -> None:
