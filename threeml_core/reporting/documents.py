@@ -21,7 +21,7 @@ from threeml_core.reporting import cells
 from threeml_core.reporting.claims import claim_table, finding_table
 from threeml_core.reporting.cost import reported_and_computed
 from threeml_core.reporting.probing import difference_table as probe_difference_table
-from threeml_core.reporting.probing import probe_table, standing_table
+from threeml_core.reporting.probing import probe_table, size_table, standing_table
 from threeml_core.reporting.rivals import comparison_table as rivals_table
 from threeml_core.reporting.rivals import cost_table
 from threeml_core.reporting.scaling import scaling_table
@@ -152,6 +152,17 @@ def probes_found(config: StudyConfig) -> Probes:
     return probes_of(config, results_to_probe(config), probe_records(config))
 
 
+def _standing(study: Study) -> Table:
+    return standing_table(probes_found(study.config), study.results, study.config)
+
+
+def _headline(study: Study) -> Table:
+    """As `standing_table`, narrower."""
+    table, left_out = _standing(study), ("Steps", "Against vanilla-40%, points")
+    named = (zip(table.columns, row, strict=True) for row in table.rows)
+    return Table([{name: cell for name, cell in row if name not in left_out} for row in named], "")
+
+
 def judged_by_probes(config: StudyConfig) -> list[Claim]:
     """The claims that probes of the study's encoders judge, as far as they were run.
 
@@ -178,7 +189,9 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "sweep": _sweep,
     "rivals": lambda study: rivals_table(read_race(study.config)),
     "rivals-cost": lambda study: cost_table(read_race(study.config), study.config),
-    "standing": lambda study: standing_table(probes_found(study.config), study.results, study.config),
+    "standing": _standing,
+    "headline": _headline,
+    "sizes": lambda study: size_table(probes_found(study.config), results_to_probe(study.config), study.config),
     "probes": lambda study: probe_table(probes_found(study.config)),
     "probe-claims": lambda study: claim_table(judged_by_probes(study.config)),
     "probe-differences": lambda study: probe_difference_table(probes_found(study.config)),
