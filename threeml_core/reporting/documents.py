@@ -44,6 +44,7 @@ DOCUMENTS = (
     "docs/paper-notes.md",
     "docs/performance.md",
     "docs/probing.md",
+    "docs/reading-the-report.md",
     "docs/rivals.md",
     "reports/small/FINDINGS.md",
     "reports/small/APPENDIX.md",
@@ -157,10 +158,12 @@ def _standing(study: Study) -> Table:
 
 
 def _headline(study: Study) -> Table:
-    """As `standing_table`, narrower."""
-    table, left_out = _standing(study), ("Steps", "Against vanilla-40%, points")
-    named = (zip(table.columns, row, strict=True) for row in table.rows)
-    return Table([{name: cell for name, cell in row if name not in left_out} for row in named], "")
+    """As `standing_table`, narrower: perplexities without their intervals, and against vanilla-15% alone."""
+    table = _standing(study)
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    masked, left_out = "Perplexity at [MASK]s", ("Steps", "Against vanilla-40%, points")
+    short = [{**row, masked: row[masked].partition(" ")[0]} for row in rows]
+    return Table([{name: cell for name, cell in row.items() if name not in left_out} for row in short], "")
 
 
 def judged_by_probes(config: StudyConfig) -> list[Claim]:

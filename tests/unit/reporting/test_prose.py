@@ -18,7 +18,7 @@ from threeml_core.reporting.rivals import answer as rivals_answer
 from threeml_core.reporting.speedrun import answer
 from threeml_core.runs.archive import from_records
 from threeml_core.statistics.verdicts import corrected_verdicts
-from threeml_core.study.probes import RANDOM, Probes, probe_claims, probes_of, results_to_probe
+from threeml_core.study.probes import RANDOM, ProbeEvidence, Probes, named, probe_claims, probes_of, results_to_probe
 from threeml_core.study.rivals import read_race
 from threeml_core.study.rungs import RUNGS, Climbed, best_of, climbed, gain, read_sweep, too_slow
 
@@ -73,6 +73,30 @@ def test_the_probes() -> None:
     seconds = [record.timing["seconds"] for seeds in timed for record in seeds.values()]
     said = f"{min(seconds):.1f} to {max(seconds):.1f} s on one core"
     assert said in (PROJECT_ROOT / "docs" / "performance.md").read_text(encoding="utf-8") and max(seconds) < 90
+
+
+def test_the_second_replication() -> None:
+    """What README, its notice and docs/reading-the-report.md say of `small-modern`."""
+    config = archived("small-modern")
+    results = results_to_probe(config)
+    found = probes_of(config, results, probe_records(config))
+    assert {len(seeds) for seeds in found.models.values()} == {6}
+    claims = {claim.name[:2]: claim for claim in probe_claims(config, results, found)}
+    run = {name: claim for name, claim in claims.items() if claim.verdict != "not run"}
+    assert [*run] == ["C1", "C2", "C3", "C7", "E1"] and {c.verdict for c in run.values()} == {"contradicted"}
+    planned = sum(len(claim.findings) for claim in claims.values())
+    assert planned == 19 and sum(len(claim.findings) for claim in run.values()) == 9
+    *certain, (last, name) = sorted((f.p_value, name) for name, c in run.items() for f in c.findings)
+    assert all(p < 0.05 / planned for p, _ in certain) and name == "C1" and last > 0.05 / (planned - len(certain))
+    evidence = ProbeEvidence(config, results, probes=found)
+    cross = evidence.model("cross", 0.4)
+    for other in (evidence.model("vanilla", 0.15), evidence.model("vanilla", 0.4), evidence.model("self", 0.4)):
+        assert evidence.scores(cross, other, 0, math.inf).verdict == "supported"
+    loss = {named(of, config): of.metric("eval_loss") for of in results if of.ended}
+    assert all(loss["3ML_self-40%, 2,539 steps"][seed] < loss["vanilla-15%"][seed] for seed in range(6))
+    before = archived("small-probes")
+    plateau = {result.run.model: result for result in results_to_probe(before)}["3ML_cross-40%"]
+    assert min(plateau.metric("eval_perplexity_masked").values()) > 0.75 * 679
 
 
 def test_a_link_to_a_page_that_is_not_there_becomes_its_words() -> None:
