@@ -178,7 +178,7 @@ def probe_sentences(found: Sequence[Claim]) -> list[str]:
     verdict = {SUPPORTED: "has the better encoder", CONTRADICTED: "does not have the better encoder"}
     text += f" {verdict.get(budget[0].verdict, 'is neither better nor worse as far as these seeds can tell')}"
     differences = [f"{of.what.partition(' against')[0]} {measured(of)}" for c in (*budget, *rates) for of in c.findings]
-    return [f"{text}: against it, {cells.joined(differences)} of mean probe accuracy.", verdicts]
+    return [f"{text} (mean probe accuracy against vanilla-15%: {cells.joined(differences)}).", verdicts]
 
 
 def clock_sentences(records: Sequence[RunRecord]) -> list[str]:

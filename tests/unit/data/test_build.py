@@ -259,7 +259,7 @@ def test_shares_are_exact(two: dict) -> None:
 
 def test_weights_are_part_of_what_the_text_is(two: dict) -> None:
     ids = [prepare_data(make_config(two)).data_id]
-    ids.append(prepare_data(make_config({**two, "corpus": two["corpus"].replace("75", "750")})).data_id)
+    ids.append(prepare_data(make_config({**two, "corpus": two["corpus"].replace("=0.75", "=0.750")})).data_id)
     assert ids[0] == ids[1]
     other = two["corpus"].replace("0.75", "0.5").replace("0.25", "0.5")
     ids += [prepare_data(make_config({**two, "corpus": other})).data_id]
