@@ -14,6 +14,7 @@ from threeml_core.flops import config_speedup
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.information.ledger import probe_records
 from threeml_core.reporting.page import without_dead_links
+from threeml_core.reporting.probing import standing_table
 from threeml_core.reporting.rivals import answer as rivals_answer
 from threeml_core.reporting.speedrun import answer
 from threeml_core.runs.archive import from_records
@@ -94,6 +95,8 @@ def test_the_second_replication() -> None:
         assert evidence.scores(cross, other, 0, math.inf).verdict == "supported"
     loss = {named(of, config): of.metric("eval_loss") for of in results if of.ended}
     assert all(loss["3ML_self-40%, 2,539 steps"][seed] < loss["vanilla-15%"][seed] for seed in range(6))
+    shares = {row[0]: row[2] for row in standing_table(found, results, config).rows}
+    assert {share for name, share in shares.items() if "steps" in name} == {"100%"} and shares["3ML_cross-40%"] == "78%"
     before = archived("small-probes")
     plateau = {result.run.model: result for result in results_to_probe(before)}["3ML_cross-40%"]
     assert min(plateau.metric("eval_perplexity_masked").values()) > 0.75 * 679
