@@ -14,7 +14,7 @@ from threeml_core.statistics.bootstrap import ScoreInterval, score_interval
 from threeml_core.statistics.intervals import Spread, pooled_spread
 from threeml_core.statistics.verdicts import Claim, Finding
 from threeml_core.study.evidence import Evidence
-from threeml_core.study.experiment import Changes, Experiment
+from threeml_core.study.experiment import Experiment
 from threeml_core.study.experiments.scaling import sizes
 from threeml_core.study.experiments.table_2 import TABLE_2A, TABLE_2B, TABLE_2C
 from threeml_core.study.experiments.table_3 import STUDY_MODELS, equal_budget
@@ -29,13 +29,14 @@ JUDGED = ("C1", "C2", "C3", "C4", "C5", "C6", "C7")
 """Claims of the paper on how good encoders are."""
 
 
-def _further(config: StudyConfig) -> list[Changes]:
-    """Table 3's models at equal FLOPs, and Table 2's, as far as the study has them."""
-    ablations = [changes for table in ABLATIONS for changes in table.changes(config)]
-    return [*equal_budget(config), *(ablations if config.probe_ablations else ())]
-
-
-PROBES = Experiment("Probes", "frozen encoders, probed", models=STUDY_MODELS, further=_further)
+PROBES = Experiment("Probes", "frozen encoders, probed", models=STUDY_MODELS, further=equal_budget)
+PROBED_ABLATIONS = Experiment(
+    "Probes of Table 2",
+    "frozen encoders of Table 2, probed",
+    models=(),
+    further=lambda config: [c for table in ABLATIONS for c in table.changes(config)] if config.probe_ablations else (),
+    is_ablation=True,
+)
 OTHER_SIZES = Experiment(
     "Probes of sizes",
     "frozen encoders of other sizes, probed",
@@ -43,6 +44,7 @@ OTHER_SIZES = Experiment(
     further=lambda config: sizes(config) if config.probe_sizes else (),
     is_ablation=True,
 )
+PROBED = (PROBES, PROBED_ABLATIONS, OTHER_SIZES)
 BASELINE = "vanilla-40%"
 RANDOM = "random weights"
 Size = tuple[int, int]
@@ -222,6 +224,6 @@ def results_to_probe(config: StudyConfig, trained: Sequence[Result] | None = Non
     `trained`: what their pre-training gave; None: as far as there are records of it.
     """
     records = None if trained is None else [record for result in trained for record in result.pretraining.values()]
-    experiments: list[Experiment | str] = [PROBES, OTHER_SIZES, "Table 1", "Table 3", *ABLATIONS]
+    experiments: list[Experiment | str] = [*PROBED, "Table 1", "Table 3", *ABLATIONS]
     results = find(config, experiments, records, any_text=records is not None)
-    return [result for result in results if {PROBES.name, OTHER_SIZES.name} & {*result.run.exhibits}]
+    return [result for result in results if {*PROBED} & {*result.run.experiments}]

@@ -10,8 +10,7 @@ from threeml_core.information.rates import rate_matrix
 from threeml_core.parameters.glue import RANDOM as RANDOM_WEIGHTS
 from threeml_core.study.probes import (
     BASELINE,
-    OTHER_SIZES,
-    PROBES,
+    PROBED,
     Probes,
     RateMatrix,
     named,
@@ -48,7 +47,7 @@ def probe_study(config: StudyConfig, log: Log = print_line) -> tuple[list[Result
     if config.encoders is not None:
         names = named_encoders(config)
         return [], probes_by_name(names, run_probing(config, names, log=log))
-    trained = run_study(config, [PROBES, OTHER_SIZES], log)
+    trained = run_study(config, PROBED, log)
     results = results_to_probe(config, trained)
     if config.plan_only:
         return results, probes_of(config, results, probe_records(config))

@@ -6,12 +6,14 @@ arXiv:2502.16982.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import ParameterError
@@ -40,6 +42,28 @@ def hidden_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
     return {n: p for n, p in model.named_parameters() if p.requires_grad and p.ndim == 2 and p not in tables}
 
 
+class ProductsInFloat32(TorchFunctionMode):
+    """Within it, matrix products of bfloat16 tensors are done in float32 and rounded at their end.
+
+    That is what hardware for bfloat16 does. On a CPU without it (AVX2 alone) torch has plain loops: orthogonalising
+    96 x 256 takes 26 ms with them and 1.8 ms with this, a step of `small-modern` three times as long.
+    """
+
+    _PRODUCTS = (Tensor.matmul, torch.addmm)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Of each call of torch."""
+        if func in self._PRODUCTS and args[0].dtype is torch.bfloat16:
+            return func(*(tensor.float() for tensor in args), **(kwargs or {})).bfloat16()
+        return func(*args, **(kwargs or {}))
+
+
+def fast_products(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """In which Muon, whose iterations torch does in bfloat16, is to do its step: `ProductsInFloat32` where it helps."""
+    has_bf16 = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return contextlib.nullcontext() if has_bf16 else ProductsInFloat32()
+
+
 class FusedMuon(torch.optim.Muon):
     """torch's Muon, to which each parameter of a group is as many matrices as the group's `parts` says.
 
@@ -53,6 +77,11 @@ class FusedMuon(torch.optim.Muon):
         for whole in tensors:
             whole[:] = [part for tensor in whole for part in tensor.chunk(group["parts"])]
         return has_complex
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """As torch's, with `fast_products`."""
+        with fast_products(self.param_groups[0]["params"][0].device):
+            return super().step(closure)
 
 
 class MuonWithAdamW(torch.optim.Optimizer):

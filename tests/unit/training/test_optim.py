@@ -14,7 +14,13 @@ from threeml_core.config import StudyConfig, make_config
 from threeml_core.data.prepare import prepare_data
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.models.build import build_model
-from threeml_core.training.optim import hidden_matrices, make_optimizer, set_learning_rate
+from threeml_core.training.optim import (
+    ProductsInFloat32,
+    fast_products,
+    hidden_matrices,
+    make_optimizer,
+    set_learning_rate,
+)
 from threeml_core.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -93,7 +99,8 @@ def test_steps_are_those_of_torch(architecture: str, adjust_lr_fn: str, muon: St
                 part.grad = gradient.clone()
         set_learning_rate(by_muon, 0.02 / config.learning_rate * learning_rate)
         set_learning_rate(by_adamw, learning_rate)
-        by_muon.step()
+        with fast_products(CPU):
+            by_muon.step()
         by_adamw.step()
         for name, parameter in trainer.model.named_parameters():
             assert torch.equal(parameter, torch.cat(parts[name])), (step, name)
@@ -133,3 +140,36 @@ def test_muon_without_matrices_is_refused(muon: StudyConfig) -> None:
         make_optimizer(nn.Sequential(nn.Embedding(5, 3), nn.LayerNorm(3)), muon)
     with pytest.raises(ParameterError, match="optimizer='sgd': expected one of adamw, muon"):
         make_config({"optimizer": "sgd"})
+
+
+def test_products_in_float32_are_those_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded once, at the end; a CPU without bfloat16 takes them, one that has it and a GPU do not."""
+    draw = torch.Generator().manual_seed(0)
+    a, b, c = (torch.randn(size, generator=draw).bfloat16() for size in ((40, 96), (96, 30), (40, 30)))
+    with ProductsInFloat32():
+        product, added = a @ b, torch.addmm(c, a, b, beta=0.5, alpha=2)
+    exact = a.double() @ b.double()
+    for found, expected in ((product, exact), (added, 0.5 * c.double() + 2 * exact)):
+        assert found.dtype is torch.bfloat16
+        assert ((found.double() - expected).abs() <= 2**-8 * expected.abs() + 1e-5).all()  # half a unit of the last bit
+    for has_bf16, taken in ((False, True), (True, False)):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda answer=has_bf16: answer)
+        assert isinstance(fast_products(torch.device("cpu")), ProductsInFloat32) == taken
+    assert not isinstance(fast_products(torch.device("cuda")), ProductsInFloat32)
+
+
+def test_a_step_is_the_same_with_and_without_hardware_for_bfloat16(
+    muon: StudyConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepped = []
+    for has_bf16 in (False, True):
+        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda answer=has_bf16: answer)
+        torch.manual_seed(0)
+        weight = nn.Linear(96, 64, bias=False)
+        before = weight.weight.detach().clone()
+        optimizer = make_optimizer(nn.Sequential(weight), muon)
+        weight.weight.grad = torch.randn(64, 96)
+        optimizer.step()
+        stepped.append(weight.weight.detach() - before)
+    moved = stepped[1].abs().max()
+    assert moved > 0 and (stepped[0] - stepped[1]).abs().max() < 0.03 * moved  # five rounded iterations
