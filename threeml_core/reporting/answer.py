@@ -15,12 +15,12 @@ from threeml_core.reporting.documents import Study, judged_by_probes, probes_fou
 from threeml_core.reporting.forest import PROBES, forest_plot
 from threeml_core.reporting.notes import first_notes
 from threeml_core.reporting.performance import noise_statement, speed_comparison
-from threeml_core.reporting.probing import standing_table
 from threeml_core.reporting.references import AVERAGE, WORDS, references
 from threeml_core.reporting.rivals import answer as rivals_answer
 from threeml_core.reporting.rivals import comparison_table, plot_scores
 from threeml_core.reporting.speedrun import answer as speedrun_answer
 from threeml_core.reporting.speedrun import ladder_table
+from threeml_core.reporting.standing import standing_table
 from threeml_core.reporting.style import Figure
 from threeml_core.reporting.table import Table
 from threeml_core.runs.archive import RESULTS, SESSIONS, read_archive

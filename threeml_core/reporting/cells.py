@@ -32,6 +32,15 @@ def shown_in(exhibit: str, results: Iterable[Result]) -> list[Result]:
     return sorted((result for result in results if exhibit in result.run.exhibits), key=order)
 
 
+def by_size(results: Iterable[Result]) -> dict[tuple[int, int], list[Result]]:
+    """(layers, width) of the encoder -> its models, the smallest encoder first."""
+    found: dict[tuple[int, int], list[Result]] = {}
+    for result in results:
+        c = result.run.config
+        found.setdefault((c.num_hidden_layers, c.hidden_size), []).append(result)
+    return dict(sorted(found.items(), key=lambda item: item[0][0] * item[0][1] ** 2))
+
+
 def with_equal_steps(results: Iterable[Result], config: StudyConfig) -> list[Result]:
     """The models of Table 3 that were trained for the study's number of steps."""
     return [o for o in shown_in("Table 3", results) if o.run.config.max_steps == study_steps(config)]

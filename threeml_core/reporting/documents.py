@@ -21,17 +21,18 @@ from threeml_core.reporting import cells
 from threeml_core.reporting.claims import claim_table, finding_table
 from threeml_core.reporting.cost import reported_and_computed
 from threeml_core.reporting.probing import difference_table as probe_difference_table
-from threeml_core.reporting.probing import probe_table, size_table, standing_table
+from threeml_core.reporting.probing import probe_table
 from threeml_core.reporting.rivals import comparison_table as rivals_table
 from threeml_core.reporting.rivals import cost_table
 from threeml_core.reporting.scaling import scaling_table
 from threeml_core.reporting.speedrun import ladder_table, sweep_table
+from threeml_core.reporting.standing import size_table, standing_table
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.reporting.table_2 import swap_table
 from threeml_core.reporting.table_3 import budget_table, difference_table, learned_table
 from threeml_core.runs.archive import from_records
 from threeml_core.runs.record import STAGES, load_records
-from threeml_core.statistics.verdicts import NOT_RUN, Claim
+from threeml_core.statistics.verdicts import Claim
 from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
 from threeml_core.study.probes import Probes, probe_claims, probes_of, results_to_probe
@@ -167,13 +168,13 @@ def _headline(study: Study) -> Table:
 
 
 def judged_by_probes(config: StudyConfig) -> list[Claim]:
-    """The claims that probes of the study's encoders judge, as far as they were run.
+    """The claims that probes of the study's encoders judge, those included whose models are still to be run.
 
     Raises:
         ParameterError: there is no record of a probe.
     """
     claims = probe_claims(config, results_to_probe(config), probes_found(config))
-    return [claim for claim in claims if claim.verdict != NOT_RUN]
+    return [claim for claim in claims if any(finding.planned for finding in claim.findings)]
 
 
 TABLES: Mapping[str, Callable[[Study], Table]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import math
 import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,23 +12,11 @@ import numpy as np
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.parameters.probing import CONTROL, STRENGTHS
 from threeml_core.reporting import cells
-from threeml_core.reporting.claims import measured
 from threeml_core.reporting.commands import pretrain_command
 from threeml_core.reporting.style import GREY, Figure, color_of, drawing, legend_below, look_of
-from threeml_core.reporting.table import MISSING, NOT_RUN, Table
+from threeml_core.reporting.table import MISSING, Table
 from threeml_core.statistics.bootstrap import ScoreInterval
-from threeml_core.study.experiments.table_3 import STUDY_MODELS
-from threeml_core.study.probes import (
-    BASELINE,
-    DECIDING,
-    OTHER_SIZES,
-    RANDOM,
-    ProbeEvidence,
-    Probes,
-    RateMatrix,
-    Size,
-    named,
-)
+from threeml_core.study.probes import BASELINE, RANDOM, Probes, RateMatrix, named
 from threeml_core.study.results import Result
 
 TITLES = {
@@ -80,62 +67,6 @@ def _basis(found: Probes) -> str:
     if several:
         return "with its 95% interval over pre-training seeds and test documents"
     return "in brackets the 95% interval over test documents alone, as there is one seed"
-
-
-def standing_table(found: Probes, results: Sequence[Result], config: StudyConfig) -> Table:
-    """Table 3's models, at equal steps and at equal FLOPs: what each costs, its perplexity, what its encoder knows."""
-    shown = cells.shown_in("Table 3", results)
-    vanilla = [result for result in cells.with_equal_steps(shown, config) if result.run.model in _AGAINST]
-    rows = []
-    for result in (result for result in shown if result.ended):
-        row = {"Model": named(result, config), "Steps": f"{result.run.config.max_steps:,}"}
-        for other in (result for result in vanilla if result.run.model == _AGAINST[0] and result.ended):
-            spent, budget = (next(iter(of.ended.values())).flops["training"] for of in (result, other))
-            row["FLOPs of vanilla-15%"] = f"{spent / budget:.0%}"
-        rows.append({**row, **_known(result, vanilla, found, config)})
-    return Table(
-        rows or [{"Model": NOT_RUN}],
-        "Cost and knowledge. Probes: the mean accuracy of part of speech, dependency label and bigram shift. All with "
-        "95% intervals; those of differences are what judges the claims",
-    )
-
-
-def size_table(found: Probes, results: Sequence[Result], config: StudyConfig) -> Table:
-    """Table 3's models at each size of `study_sizes`, against the vanilla ones of that size."""
-    groups: dict[Size, list[Result]] = {}
-    for result in (result for result in cells.shown_in(OTHER_SIZES.name, results) if result.ended):
-        groups.setdefault((result.run.config.num_hidden_layers, result.run.config.hidden_size), []).append(result)
-    rows = []
-    for (layers, width), models in sorted(groups.items(), key=lambda group: group[0][0] * group[0][1] ** 2):
-        vanilla = [result for result in models if result.run.model in _AGAINST]
-        for result in sorted(models, key=_place):
-            row = {"Encoder": f"{layers} × {width}", "Model": result.run.model, "Parameters": cells.parameters(result)}
-            row["Steps"] = f"{result.run.config.max_steps:,}"
-            rows.append({**row, **_known(result, vanilla, found, config)})
-    same = "executed FLOPs" if config.equal_size_flops else "steps"
-    return Table(
-        rows or [{"Encoder": "one size: set study_sizes and probe_sizes"}],
-        f"Sizes: every model of every size has the same text and {same}; differences are within a size",
-    )
-
-
-_AGAINST = ("vanilla-15%", "vanilla-40%")
-
-
-def _place(result: Result) -> int:
-    return STUDY_MODELS.index((result.run.config.architecture, result.run.config.mask_rate))
-
-
-def _known(result: Result, vanilla: Sequence[Result], found: Probes, config: StudyConfig) -> dict[str, str]:
-    """Perplexity, mean accuracy, and how much more that is than each vanilla model's."""
-    evidence, name = ProbeEvidence(config, (), probes=found), named(result, config)
-    row = {"Perplexity at [MASK]s": cells.perplexity(result)}
-    seeds = found.models.get(name, ()) if {*DECIDING} <= {*found.tasks} else ()
-    row["Probes, %"] = cells.measured(100 * found.mean(name, seed, DECIDING) for seed in seeds)
-    for other in vanilla:
-        against = measured(evidence.scores(result, other, -math.inf, math.inf)).removesuffix(" points")
-        row[f"Against {other.run.model}, points"] = MISSING if other is result else against
-    return row
 
 
 def selectivity_table(found: Probes) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from threeml_core.config import StudyConfig
 from threeml_core.reporting import cells
@@ -15,7 +15,7 @@ from threeml_core.study.results import Result
 
 def scaling_table(results: Sequence[Result], config: StudyConfig) -> Table:
     """Each model against vanilla-40% of its size, on the same text."""
-    rows, by_size = [], _by_size(results)
+    rows, by_size = [], cells.by_size(cells.shown_in("Scaling", results))
     for (layers, width), models in by_size.items():
         vanilla = next((result for result in models if result.run.model == "vanilla-40%"), None)
         for result in models:
@@ -43,7 +43,7 @@ def _same(config: StudyConfig) -> str:
 
 def plot_scaling(results: Sequence[Result]) -> Figure:
     """Masked perplexity and average score of each model against the size of the encoder."""
-    by_size, ends = _by_size(results), []
+    by_size, ends = cells.by_size(cells.shown_in("Scaling", results)), []
     shown = sum(by_size.values(), [])
     with drawing(2) as (figure, axes):
         for label in dict.fromkeys(result.run.model for result in shown):
@@ -61,12 +61,3 @@ def plot_scaling(results: Sequence[Result]) -> Figure:
         f"perplexity at masked positions, and average score. That perplexity from the smallest to the largest: "
         f"{'; '.join(ends) or NOT_RUN}." + f" Against: {against}." * bool(against),
     )
-
-
-def _by_size(results: Iterable[Result]) -> dict[tuple[int, int], list[Result]]:
-    """(layers, width) of the encoder -> its models, the smallest encoder first."""
-    found: dict[tuple[int, int], list[Result]] = {}
-    for result in cells.shown_in("Scaling", results):
-        c = result.run.config
-        found.setdefault((c.num_hidden_layers, c.hidden_size), []).append(result)
-    return dict(sorted(found.items(), key=lambda item: item[0][0] * item[0][1] ** 2))

@@ -41,6 +41,7 @@ class Finding:
         error: standard error of measurement that all values share.
         spread: of one model's values over seeds, pooled over the models of the study; None: not of this comparison.
         pooled: is the pooled spread what judges? Otherwise it is only shown.
+        planned: does the study have both models, run or not?
         settings: first and second model as `paper.ReportedValue.setting` names them; (): the paper has no such number.
     """
 
@@ -54,6 +55,7 @@ class Finding:
     error: float = 0.0
     spread: Spread | None = None
     pooled: bool = False
+    planned: bool = True
     settings: tuple[str, ...] = ()
 
     @functools.cached_property
@@ -118,6 +120,11 @@ class Finding:
         return high
 
     @property
+    def counts(self) -> bool:
+        """Is it one of the family that is corrected for? One still to be run is, one that cannot be had is not."""
+        return bool(self.values) or (self.planned and not self.doubt)
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """Why there is no verdict."""
         if not self.values:
@@ -163,13 +170,15 @@ def corrected_verdicts(claims: Sequence[Claim]) -> list[str]:
     """The verdict of each claim if the chance of any false verdict is to be as small as it is for one comparison alone.
 
     Source: Holm, "A simple sequentially rejective multiple test procedure" (1979), over all comparisons of all claims
-    that were run, those in doubt included. It holds however the comparisons hang together.
+    that the study has, those included that are in doubt or still to be run: what is not there yet must not make the
+    rest look surer. It holds however the comparisons hang together.
     """
     pairs = [(claim, finding) for claim in claims for finding in claim.findings if finding.values]
+    family = sum(finding.counts for claim in claims for finding in claim.findings)
     order = sorted(range(len(pairs)), key=lambda i: pairs[i][1].p_value)
     certain: set[int] = set()
     for rank, i in enumerate(order):
-        if pairs[i][1].p_value > 0.05 / (len(pairs) - rank):
+        if pairs[i][1].p_value > 0.05 / (family - rank):
             break
         certain.add(i)
     found = []
@@ -184,12 +193,14 @@ def corrected_verdicts(claims: Sequence[Claim]) -> list[str]:
 def family_statement(claims: Sequence[Claim]) -> str:
     """How sure verdicts on several claims are together, in words."""
     judged = sum(claim.verdict != NOT_RUN for claim in claims)
-    comparisons = sum(bool(finding.values) for claim in claims for finding in claim.findings)
+    family = [finding for claim in claims for finding in claim.findings if finding.counts]
+    missing = sum(not finding.values for finding in family)
+    to_run = f", {missing} of them still to be run" if missing else ""
     if not judged:
         return "No claim has been run yet."
     any_false = 1 - (1 - FALSE_VERDICT) ** judged
     return (
         f"A verdict is false with a probability of at most {FALSE_VERDICT:.1%} if it stands alone; of {judged} "
         f"independent ones at least one is, with a probability of up to {any_false:.0%}. "
-        f"Corrected: at most {FALSE_VERDICT:.1%} for all {comparisons} comparisons together (Holm)."
+        f"Corrected: at most {FALSE_VERDICT:.1%} for all {len(family)} comparisons together{to_run} (Holm)."
     )

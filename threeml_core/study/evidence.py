@@ -60,7 +60,7 @@ class Evidence:
         `varied` is the parameter in which they differ, if they have architecture and mask rate in common.
         """
         if first is None or second is None:
-            return Finding(what or "average", "points", low, high, ())
+            return Finding(what or "average", "points", low, high, (), planned=False)
         pair = (first, second)
         kind = "comparison" if all("Table 3" in result.run.exhibits for result in pair) else "ablation"
         studies = [getattr(result, kind) for result in pair]
@@ -90,7 +90,7 @@ class Evidence:
     def losses(self, model: Result | None, vanilla: Result | None) -> Finding:
         """Difference of the validation losses over all corrupted tokens, on the corruption that every model sees."""
         if model is None or vanilla is None:
-            return Finding("validation loss over all corrupted", "nats", 0, math.inf, ())
+            return Finding("validation loss over all corrupted", "nats", 0, math.inf, (), planned=False)
         values = _paired(model.metric("eval_loss"), vanilla.metric("eval_loss"))
         what = f"{model.run.model} against {vanilla.run.model}: loss over all corrupted"
         settings, doubt = (_setting(model), _setting(vanilla)), _doubt(model, vanilla)

@@ -159,11 +159,13 @@ class ProbeEvidence(Evidence):
         self, first: Result | None, second: Result | None, low: float, high: float, what: str = "", varied: str = ""
     ) -> Finding:
         """Difference of the mean accuracies; see `compared`, and `Evidence.scores`."""
-        pair = [named(model, self.config) if model is not None else "" for model in (first, second)]
-        found = compared(self.probes, pair[0], pair[1], low, high, what or " against ".join(filter(None, pair)))
+        if first is None or second is None:
+            return Finding(what or "mean accuracy", "points", low, high, (), planned=False)
+        one, other = named(first, self.config), named(second, self.config)
+        found = compared(self.probes, one, other, low, high, what or f"{one} against {other}")
         if not found.values or found.doubt:
             return found
-        spread = self.probes.spreads[self.probes.size(pair[0])]
+        spread = self.probes.spreads[self.probes.size(one)]
         return dataclasses.replace(found, spread=spread, pooled=self.config.pooled_variances)
 
 

@@ -410,6 +410,21 @@ def test_the_correction_is_holms() -> None:
     assert corrected_verdicts([Claim("C", "", "", (Finding("x", "", 0, 1, ()),))]) == ["not run"]
 
 
+def test_what_is_still_to_be_run_is_corrected_for() -> None:
+    """Two p-values of .02 are below .05 / 2; with one more that is planned they are not below .05 / 3."""
+    two = Claim("C1", "", "", of_z(*[stats.t.isf(0.02 / 2, 1)] * 2))
+    assert corrected_verdicts([two]) == ["supported"] and "all 2 comparisons together (" in family_statement([two])
+    rest = {
+        "undecided": Finding("x", "", 0, 1, ()),
+        "supported": Finding("x", "", 0, 1, (), planned=False),  # not of this study
+    }
+    rest_in_doubt = Claim("C3", "", "", (Finding("x", "", 0, 1, (), "too few states"),))  # never to be had
+    for verdict, finding in rest.items():
+        assert corrected_verdicts([two, Claim("C2", "", "", (finding,)), rest_in_doubt])[0] == verdict
+    missing = family_statement([two, Claim("C2", "", "", (rest["undecided"],))])
+    assert "all 3 comparisons together, 1 of them still to be run (" in missing
+
+
 def test_the_correction_never_says_more() -> None:
     """One comparison for it, a weaker one against it: the claim's own rule asks for more than Holm's last step."""
     strong, against = stats.t.isf(0.001 / 2, 1), -stats.t.isf(0.04 / 2, 1)

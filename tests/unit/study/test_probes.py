@@ -13,7 +13,8 @@ from scipy.stats import t
 from tests.study_records import pretrained, record
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.reporting.answer import probe_sentences
-from threeml_core.reporting.probing import difference_table, runs_table, size_table, standing_table
+from threeml_core.reporting.probing import difference_table, runs_table
+from threeml_core.reporting.standing import size_table, standing_table
 from threeml_core.runs.record import RunRecord, write_record
 from threeml_core.statistics.verdicts import CONTRADICTED, NOT_RUN, SUPPORTED, UNDECIDED
 from threeml_core.study.ledger import study_runs
