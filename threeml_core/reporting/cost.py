@@ -190,12 +190,14 @@ def study_plan(config: StudyConfig, exhibits: Sequence[Experiment | str] | None 
         del cells["Energy"]  # the sum stands in the title
         row = {"Model": run.model, "Split": c.mask_split, "Decoder": decoder, **cells}
         rows.append({**row, "Fine-tunings": f"{tuned:,}", "For": ", ".join(run.exhibits)})
+    needed = {name for run in runs for name in run.exhibits}
+    named = [name for name in map(_name, exhibits or ()) if name in needed]
     counts = sorted({len(run.seeds) for run in runs}) or [1]
     seeds = f", {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds each" if counts[-1] > 1 else ""
     rows.append({"Model": f"all {len(runs)}{seeds}", "GPU time": duration(total), "Fine-tunings": f"{tunings:,}"})
     return Table(
         rows,
-        f"Pre-training runs of {'the whole study' if exhibits is None else ', '.join(map(_name, exhibits))}, preset "
+        f"Pre-training runs of {'the whole study' if exhibits is None else ', '.join(named)}, preset "
         f"{config.preset}, on {config.gpu_name} at {config.mfu:.0%} MFU: {energy(total * config.gpu_watts)}"
         f"{'; rows are of one seed, the last of all' if seeds else ''}",
         folded=len(rows) > 20,
