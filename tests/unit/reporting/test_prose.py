@@ -12,12 +12,15 @@ import pytest
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.flops import config_speedup
 from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.glue.metrics import task_score
+from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.information.ledger import probe_records
 from threeml_core.reporting.page import without_dead_links
 from threeml_core.reporting.rivals import answer as rivals_answer
 from threeml_core.reporting.speedrun import answer
 from threeml_core.reporting.standing import standing_table
-from threeml_core.runs.archive import from_records
+from threeml_core.runs.archive import from_records, read_archive
+from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import corrected_verdicts
 from threeml_core.study.probes import RANDOM, ProbeEvidence, Probes, named, probe_claims, probes_of, results_to_probe
 from threeml_core.study.rivals import read_race
@@ -100,6 +103,49 @@ def test_the_second_replication() -> None:
     before = archived("small-probes")
     plateau = {result.run.model: result for result in results_to_probe(before)}["3ML_cross-40%"]
     assert min(plateau.metric("eval_perplexity_masked").values()) > 0.75 * 679
+
+
+def test_the_tuning_of_the_second_replication() -> None:
+    """Its design's tables of AdamW's rates and of GLUE's pilots; a task is learned by the rule that stands there."""
+    folder = PROJECT_ROOT / "reports" / "small-modern"
+    design, records = (folder / "DESIGN.md").read_text(encoding="utf-8"), read_archive(folder, "tuning.jsonl")
+    tried: dict[float, dict[tuple[str, float], dict[str, float]]] = {}
+    tuned: dict[str, dict[tuple[str, str], RunRecord]] = {}
+    for record in records:
+        p, checkpoint = record.parameters, record.data.get("checkpoint", "")
+        if record.stage == "pretrain":
+            tried.setdefault(p["learning_rate"], {})[p["architecture"], p["mask_rate"]] = record.metrics
+        else:
+            model = "random" if checkpoint.startswith("random:") else checkpoint.split("/")[-2].split("-")[0]
+            tuned.setdefault(p["finetune_learning_rates"], {})[record.data["task"], model] = record
+    models = (("vanilla", 0.15), ("vanilla", 0.4), ("self", 0.4), ("self", 0.5), ("cross", 0.4))
+    losses = {rate: [of[m]["eval_loss"] for m in models] for rate, of in tried.items()}
+    for name, rate in {"1e-3": 1e-3, "1.5e-3": 1.5e-3, "3e-3": 3e-3}.items():
+        cells = [f"{tried[rate][m]['eval_perplexity_masked']:.0f} ({tried[rate][m]['eval_loss']:.3f})" for m in models]
+        assert f"| {name} | {' | '.join(cells)} | " in design
+        assert f"{np.mean(losses[rate]):.3f}" in design.partition(f"| {name} |")[2].partition("\n")[0]
+    assert all(min(values) == values[-1] for values in zip(*(losses[rate] for rate in sorted(losses)), strict=True))
+
+    tasks = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+    means: dict[str, list[str]] = {rate: [] for rate in tuned}
+    for rate, of in tuned.items():
+        for model in ("vanilla", "self"):
+            scores = [100 * of[task, model].metrics["score"] for task in tasks]
+            means[rate].append(f"{np.mean(scores):.1f}")
+    assert f"{' and '.join(means['5e-4'])}, against {' and '.join(means['8e-5'])} at 8e-5" in design
+    for task in tasks:
+        about, found = GLUE_TASKS[task], {m: tuned["5e-4"][task, m] for m in ("vanilla", "self", "random")}
+        metric = "accuracy" if task == "qqp" else "score"
+        value = {model: 100 * record.metrics[metric] for model, record in found.items()}
+        answers = found["self"].metrics["constant_answers"]
+        constant = 100 * max(a["accuracy"] if task == "qqp" else task_score(about, a) for a in answers)
+        size = sum(part["examples"] for name, part in found["self"].data["splits"].items() if name != "train")
+        floor = max(constant, value["random"])
+        # of an accuracy the interval's lower end; tasks with other scores fall short of the floor themselves
+        error = 196 * math.sqrt(0.25 / size) if task in ("sst2", "qqp", "mnli", "qnli", "rte") else 0.0
+        learned = all(value[model] - error > floor for model in ("vanilla", "self"))
+        row = [f"{number:.1f}" for number in (*value.values(), constant)]
+        assert f"| {about.title} | {' | '.join(row)} | {'yes' if learned else 'no'} |" in design
 
 
 def test_a_link_to_a_page_that_is_not_there_becomes_its_words() -> None:
