@@ -26,6 +26,7 @@ from threeml_core.runs.archive import (
     CURVES,
     RESULTS,
     SESSIONS,
+    TUNING,
     from_records,
     read_archive,
     shown_records,
@@ -173,6 +174,7 @@ def build_report(
         archives=[SESSIONS] if sessions and not records else [RESULTS, CURVES],
     )
     kept = [RESULTS, CURVES] if config.report_from == "records" else []
+    beside = [name for name in (SESSIONS, TUNING) if (committed / name).exists()]
     with atomic_folder(output) as folder:
         for page in (*pages, None):
             (folder / (page.href if page else "index.html")).write_text(render(page), encoding="utf-8")
@@ -180,6 +182,6 @@ def build_report(
             (folder / source.name).write_text(without_times(source), encoding="utf-8")
         if not kept:
             write_archive(records, config.runs_dir, folder)
-        for path in (*documents, *(committed / name for name in [*kept, *([SESSIONS] if sessions else [])])):
+        for path in (*documents, *(committed / name for name in [*kept, *beside])):
             shutil.copyfile(path, folder / path.name)
     return output / "index.html"

@@ -24,6 +24,9 @@ _LIKE = ("parameters", "sources", "environment")  # parts of a record that are m
 SESSIONS = "sessions.jsonl"
 """One line for each session of a benchmark that timed its models in turns; written by hand."""
 
+TUNING = "tuning.jsonl"
+"""Records, as in `RESULTS`, of the runs that a design's choices rest on; no page shows them."""
+
 _ABOUT = ".archive"  # in a folder of restored runs: the hashes of what it was restored from
 
 
