@@ -26,7 +26,6 @@ from threeml_core.runs.archive import (
     CURVES,
     RESULTS,
     SESSIONS,
-    TUNING,
     from_records,
     read_archive,
     shown_records,
@@ -173,8 +172,8 @@ def build_report(
         provenance=_provenance(config.preset, records or sessions),
         archives=[SESSIONS] if sessions and not records else [RESULTS, CURVES],
     )
-    kept = [RESULTS, CURVES] if config.report_from == "records" else []
-    beside = [name for name in (SESSIONS, TUNING) if (committed / name).exists()]
+    kept = config.report_from == "records"
+    beside = [path for path in sorted(committed.glob("*.jsonl")) if kept or path.name not in (RESULTS, CURVES)]
     with atomic_folder(output) as folder:
         for page in (*pages, None):
             (folder / (page.href if page else "index.html")).write_text(render(page), encoding="utf-8")
@@ -182,6 +181,6 @@ def build_report(
             (folder / source.name).write_text(without_times(source), encoding="utf-8")
         if not kept:
             write_archive(records, config.runs_dir, folder)
-        for path in (*documents, *(committed / name for name in [*kept, *beside])):
+        for path in (*documents, *beside):
             shutil.copyfile(path, folder / path.name)
     return output / "index.html"

@@ -22,10 +22,10 @@ COMMON, ABSENT = "common", "absent"
 _LIKE = ("parameters", "sources", "environment")  # parts of a record that are much the same in all
 
 SESSIONS = "sessions.jsonl"
-"""One line for each session of a benchmark that timed its models in turns; written by hand."""
+"""One line for each session of a benchmark that timed its models in turns; written by hand.
 
-TUNING = "tuning.jsonl"
-"""Records, as in `RESULTS`, of the runs that a design's choices rest on; no page shows them."""
+Other files of such lines, as `tuning.jsonl` of the runs that a design's choices rest on, no page shows; they are kept.
+"""
 
 _ABOUT = ".archive"  # in a folder of restored runs: the hashes of what it was restored from
 

@@ -56,12 +56,14 @@ def test_documents_become_pages(tmp_path: Path) -> None:
         "# The design\n\nSee [a page](01_page.ipynb), [this](DESIGN.md#x).\n\n<!-- table: small x -->\n| A |\n| --- |\n"
     )
     (report / "DESIGN.md").write_text(design)
-    for _ in range(2):
-        build_report(tmp_path / "notebooks", report, config)
-        assert {path.name for path in report.iterdir()} == {
-            *("01_page.html", "01_page.ipynb", "DESIGN.md", "design.html", "index.html", RESULTS, CURVES)
-        }
-    assert (report / "DESIGN.md").read_text() == design
+    files = ("01_page.html", "01_page.ipynb", "DESIGN.md", "design.html", "index.html", RESULTS, CURVES)
+    build_report(tmp_path / "notebooks", report, config)
+    assert {path.name for path in report.iterdir()} == {*files}
+    (report / "pilots.jsonl").write_text("{}\n")
+    (report / RESULTS).write_text("")
+    build_report(tmp_path / "notebooks", report, config)
+    assert {path.name for path in report.iterdir()} == {*files, "pilots.jsonl"}, "records that no page shows are kept"
+    assert (report / "DESIGN.md").read_text() == design and (report / "pilots.jsonl").read_text() == "{}\n"
     page = (report / "design.html").read_text()
     assert 'href="01_page.html"' in page and 'href="DESIGN.md"' in page and "The design" in page
     assert 'href="design.html#x"' in page and "table: small" not in page and '<th scope="col">A</th>' in page
