@@ -22,7 +22,17 @@ from threeml_core.reporting.standing import standing_table
 from threeml_core.runs.archive import from_records, read_archive
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.verdicts import corrected_verdicts
-from threeml_core.study.probes import RANDOM, ProbeEvidence, Probes, named, probe_claims, probes_of, results_to_probe
+from threeml_core.study.ledger import results_of, study_runs
+from threeml_core.study.probes import (
+    PROBED_ABLATIONS,
+    RANDOM,
+    ProbeEvidence,
+    Probes,
+    named,
+    probe_claims,
+    probes_of,
+    results_to_probe,
+)
 from threeml_core.study.rivals import read_race
 from threeml_core.study.rungs import RUNGS, Climbed, best_of, climbed, gain, read_sweep, too_slow
 
@@ -103,6 +113,24 @@ def test_the_second_replication() -> None:
     before = archived("small-probes")
     plateau = {result.run.model: result for result in results_to_probe(before)}["3ML_cross-40%"]
     assert min(plateau.metric("eval_perplexity_masked").values()) > 0.75 * 679
+
+
+def test_what_is_kept_of_table_2() -> None:
+    """Two whole seeds of the second replication: each model pre-trained, probed and validated, as the others were."""
+    folder, config = PROJECT_ROOT / "reports" / "small-modern", archived("small-modern")
+    shown, kept = read_archive(folder), read_archive(folder, "table-2.jsonl")
+    planned = study_runs(config, [PROBED_ABLATIONS])
+    found = results_of(config, planned, [*shown, *kept], any_text=True)
+    assert len(found) == len(planned) and all({0, 1} <= {*result.ended} for result in found)
+    trained = [record.run_id for record in kept if record.stage == "pretrain"]
+    for stage in ("probe", "rates"):
+        assert sorted(record.data["run"] for record in kept if record.stage == stage) == sorted(trained)
+    asked = {
+        str(record.identity["questions"])
+        for record in [*shown, *kept]
+        if record.stage == "probe" and "questions" in record.identity
+    }
+    assert len(asked) == 1
 
 
 def test_the_tuning_of_the_second_replication() -> None:
