@@ -18,6 +18,7 @@ from threeml_core.study.ledger import EXPERIMENTS, chosen_experiments
 from threeml_core.study.results import Result
 
 _SWAPPED = ("80-20-0", "80-0-20")
+_OWN, _MASKED = "own_perplexity", "eval_perplexity_masked"
 
 
 def table_2(experiment: Experiment | str, results: Sequence[Result], config: StudyConfig) -> Table:
@@ -66,17 +67,22 @@ def table_2_reported(name: str) -> Table:
     return Table(rows, f"{name}: {experiment.title}, as reported", folded=True)
 
 
-def swap_table(results: Sequence[Result]) -> Table:
-    """Which of 80-20-0 and 80-0-20 has the higher perplexity? The paper's order for 3ML_self is not 3ML_cross's."""
+def swap_table(results: Sequence[Result], masked: bool = False) -> Table:
+    """Which of 80-20-0 and 80-0-20 has the higher perplexity? The paper's order for 3ML_self is not 3ML_cross's.
+
+    Perplexity is over the kinds of corrupted tokens of a run's own split, or, with `masked`, at [MASK]s alone, of which
+    the paper has none.
+    """
     rows, reported = [], reported_in("Table 2c")
     for architecture in ("self", "cross"):
         shown = (o for o in cells.shown_in("Table 2c", results) if o.run.config.architecture == architecture)
         found = {split: o for o in shown if (split := o.run.config.mask_split) in _SWAPPED}
         row, own, said = {"Model": ARCHITECTURES[architecture].label}, {}, {}
         for split in _SWAPPED:
-            own[split] = found[split].own_perplexity if split in found else {}
+            own[split] = found[split].metric(_MASKED if masked else _OWN) if split in found else {}
             said[split] = reported[f"{architecture} 0.4 mask_split={split}", "perplexity"]
-            row[split] = beside(cells.measured_perplexity(own[split].values()), said[split].reported)
+            printed = None if masked else said[split].reported
+            row[split] = beside(cells.measured_perplexity(own[split].values()), printed)
         first, second = ({seed: math.log(value) for seed, value in own[split].items()} for split in _SWAPPED)
         values = tuple(first[seed] - second[seed] for seed in sorted(first.keys() & second.keys()))
         is_first = said[_SWAPPED[0]].value > said[_SWAPPED[1]].value
@@ -88,4 +94,6 @@ def swap_table(results: Sequence[Result]) -> Table:
         rows.append({**row, "Why not": "; ".join(finding.reasons) if values else ""})
     judged = "its order is judged as its claims are, and contradicted it is as if they were"
     question = "Perplexity over the kinds of the run's own split, and whether the paper's two figures are swapped"
+    if masked:
+        question = "Perplexity at [MASK]s alone, and whether it has the paper's order"
     return Table(rows, f"{question}: {judged}")

@@ -201,6 +201,11 @@ def test_the_swap(replaced: float, unchanged: float, verdict: str) -> None:
     assert reported_beside(table, "80-20-0") == ["14.0", "7.7"]
     one = LARGE.replace(num_pretrain_seeds=1)
     assert cells(swap_table(outcomes_of(one, kinds)), "Verdict") == ["undecided"] * 2
+    kinds["cross", "80-0-20"]["eval_perplexity_masked"] = 14.1
+    at_masks = swap_table(outcomes_of(LARGE, kinds), masked=True)
+    assert cells(at_masks, "80-20-0", Model="3ML_cross") == ["15.1 (15.1 to 15.1)"]
+    assert cells(at_masks, "Difference (nats)", Model="3ML_cross") == ["+0.069 ± 0.000"]
+    assert cells(at_masks, "Verdict", Model="3ML_cross") == ["contradicted"]
 
 
 def test_figure_5(outcomes: list[Result]) -> None:
