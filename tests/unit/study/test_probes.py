@@ -14,7 +14,7 @@ from tests.study_records import pretrained, record
 from threeml_core.config import StudyConfig, make_config
 from threeml_core.reporting.answer import probe_sentences
 from threeml_core.reporting.probing import difference_table, runs_table
-from threeml_core.reporting.standing import size_table, standing_table
+from threeml_core.reporting.standing import ablation_table, size_table, standing_table
 from threeml_core.runs.record import RunRecord, write_record
 from threeml_core.statistics.verdicts import CONTRADICTED, NOT_RUN, SUPPORTED, UNDECIDED
 from threeml_core.study.ledger import study_runs
@@ -97,6 +97,14 @@ def test_ablations_may_have_fewer_seeds(tmp_path: Path) -> None:
     assert {model for model, count in seeds.items() if count == 3} == {model for model in seeds if "," not in model}
     (split,) = (claim for claim in probe_claims(config, results, found) if claim.name[:2] == "C6")
     assert all(len(finding.values) == 2 for finding in split.findings) and split.verdict == SUPPORTED
+    shown = ablation_table(found, results, config)
+    table = {row[0]: dict(zip(shown.columns, row, strict=True)) for row in shown.rows}
+    assert {*table} == {model for model in seeds if "," in model} | {"3ML_self-40%", "3ML_cross-40%"}
+    assert table["3ML_self-40%"]["Against the default, points"] == "—"
+    assert all(row["FLOPs of vanilla-15%"].endswith("%") and row["Perplexity at [MASK]s"] for row in table.values())
+    (of_split,) = (f for f in split.findings if f.what == "3ML_cross, 80-10-10 against 100-0-0")
+    lost = table["3ML_cross-40%, 100-0-0"]["Against the default, points"]
+    assert of_split.interval is not None and lost.startswith(f"{-of_split.interval.mean:.1f} ± ")
 
 
 def test_what_equal_flops_buy_is_judged_and_told(tmp_path: Path) -> None:
