@@ -47,6 +47,7 @@ DOCUMENTS = (
     "docs/probing.md",
     "docs/reading-the-report.md",
     "docs/rivals.md",
+    "reports/small-modern/FINDINGS.md",
     "reports/small/FINDINGS.md",
     "reports/small/APPENDIX.md",
 )  # files of the project that hold such tables

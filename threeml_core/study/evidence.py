@@ -65,7 +65,7 @@ class Evidence:
         kind = "comparison" if all("Table 3" in result.run.exhibits for result in pair) else "ablation"
         studies = [getattr(result, kind) for result in pair]
         values = _paired(averages(studies[0]), averages(studies[1]))
-        doubt = _doubt(*pair) or (_no_learning(studies) if values else "")
+        doubt = doubt_of(*pair) or (_no_learning(studies) if values else "")
         what = f"{what or f'{first.run.model} against {second.run.model}'}: average"
         settings = tuple(_setting(result, varied) for result in pair)
         return Finding(what, "points", low, high, values, doubt, settings=settings, **self._pooled[kind])
@@ -93,7 +93,7 @@ class Evidence:
             return Finding("validation loss over all corrupted", "nats", 0, math.inf, (), planned=False)
         values = _paired(model.metric("eval_loss"), vanilla.metric("eval_loss"))
         what = f"{model.run.model} against {vanilla.run.model}: loss over all corrupted"
-        settings, doubt = (_setting(model), _setting(vanilla)), _doubt(model, vanilla)
+        settings, doubt = (_setting(model), _setting(vanilla)), doubt_of(model, vanilla)
         return Finding(what, "nats", 0, math.inf, values, doubt, settings=settings, **self._pooled["loss"])
 
     @functools.cached_property
@@ -119,7 +119,7 @@ def _paired(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[fl
     return tuple(first[seed] - second[seed] for seed in sorted(first.keys() & second.keys()))
 
 
-def _doubt(*results: Result) -> str:
+def doubt_of(*results: Result) -> str:
     """Why a comparison of these models says nothing about what is compared, or ""."""
     if any(result.on_plateau for result in results):
         return "on the unigram plateau"

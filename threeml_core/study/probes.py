@@ -13,7 +13,7 @@ from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.bootstrap import ScoreInterval, score_interval
 from threeml_core.statistics.intervals import Spread, pooled_spread
 from threeml_core.statistics.verdicts import Claim, Finding
-from threeml_core.study.evidence import Evidence
+from threeml_core.study.evidence import Evidence, doubt_of
 from threeml_core.study.experiment import Experiment
 from threeml_core.study.experiments.scaling import sizes
 from threeml_core.study.experiments.table_2 import TABLE_2A, TABLE_2B, TABLE_2C
@@ -91,9 +91,14 @@ class Probes:
 
     @functools.cached_property
     def spreads(self) -> dict[Size, Spread | None]:
-        """Of the mean accuracy of `DECIDING` over seeds, in points, pooled over the study's models of one size."""
+        """Of the mean accuracy of `DECIDING` over seeds, in points, pooled over the study's models of one size.
+
+        Without models of which a seed ended on the unigram plateau: how far that one fell says nothing of the others.
+        """
         means: dict[Size, list[list[float]]] = {}
-        for model in self.runs:
+        for model, of in self.runs.items():
+            if any(run.metrics.get("on_unigram_plateau") for run in of.values()):
+                continue
             values = [100 * self.mean(model, seed, DECIDING) for seed in self.models[model]]
             means.setdefault(self.size(model), []).append(values)
         return {size: pooled_spread(of) for size, of in means.items()}
@@ -163,6 +168,8 @@ class ProbeEvidence(Evidence):
             return Finding(what or "mean accuracy", "points", low, high, (), planned=False)
         one, other = named(first, self.config), named(second, self.config)
         found = compared(self.probes, one, other, low, high, what or f"{one} against {other}")
+        if found.values and (doubt := doubt_of(first, second)):
+            return dataclasses.replace(found, doubt=doubt)
         if not found.values or found.doubt:
             return found
         spread = self.probes.spreads[self.probes.size(one)]

@@ -45,20 +45,30 @@ def probed(run: str, accuracy: float, rng: np.random.Generator, **more: object) 
 
 
 def study(
-    folder: Path, accuracy: Callable[[str], float], seeds: int = 3, random: float = 0.3, **changes: object
+    folder: Path,
+    accuracy: Callable[[str], float],
+    seeds: int = 3,
+    random: float = 0.3,
+    fallen: tuple[str, str] | None = None,
+    **changes: object,
 ) -> tuple[StudyConfig, list[Result], Probes]:
-    """A study whose models have these accuracies, by name; seeds are half a point off."""
+    """A study whose models have these accuracies, by name; seeds are half a point off.
+
+    `fallen`: architecture and mask split of a model whose seed 0 ends on the unigram plateau and knows nothing.
+    """
     config = make_config({"runs_dir": str(folder), "probe_ablations": True, "num_pretrain_seeds": seeds, **changes})
     config = config.replace(ablation_steps=None)
     for run in study_runs(config, PROBED):
         for seed in run.seeds:
-            write_record(pretrained(run, seed), folder)
+            fell = (run.config.architecture, run.config.mask_split) == fallen and seed == 0
+            write_record(pretrained(run, seed, on_unigram_plateau=fell), folder)
     results, rng = results_to_probe(config), np.random.default_rng(0)
     words = record("probe", "words", config, metrics={"tasks": {task: {"sizes": SIZES} for task in DECIDING}})
     records = [words]
     for number, result in enumerate(results):
         for seed, trained in result.ended.items():
             off = 0.005 * (seed - 1) * (-1) ** number
+            off -= 0.2 if trained.metrics["on_unigram_plateau"] else 0.0
             records.append(probed(trained.run_id, accuracy(named(result, config)) + off, rng))
     (baseline,) = (result for result in results if named(result, config) == BASELINE)
     records += [probed(r.run_id, random, rng, weights_seed=seed) for seed, r in baseline.ended.items()]
@@ -105,6 +115,22 @@ def test_ablations_may_have_fewer_seeds(tmp_path: Path) -> None:
     (of_split,) = (f for f in split.findings if f.what == "3ML_cross, 80-10-10 against 100-0-0")
     lost = table["3ML_cross-40%, 100-0-0"]["Against the default, points"]
     assert of_split.interval is not None and lost.startswith(f"{-of_split.interval.mean:.1f} ± ")
+
+
+def test_a_model_on_the_unigram_plateau_decides_nothing(tmp_path: Path) -> None:
+    """Neither of itself nor, by the spread that is pooled, of others."""
+    asked = {"pooled_variances": True}
+    (_, _, usual), (config, results, found) = (
+        study(tmp_path / name, accuracy_of, fallen=of, **asked) for name, of in (("a", None), ("b", ("self", "100-0-0")))
+    )
+    (size,) = found.spreads
+    before, after = usual.spreads[size], found.spreads[size]
+    assert before is not None and after is not None
+    assert after.freedom == before.freedom - 2 and after.deviation < 1.1 * before.deviation < 2
+    (split,) = (claim for claim in probe_claims(config, results, found) if claim.name[:2] == "C6")
+    doubts = {finding.what.partition(",")[0]: finding.doubt for finding in split.findings}
+    assert doubts == {"3ML_self": "on the unigram plateau", "3ML_cross": ""}
+    assert split.verdict == UNDECIDED and "plateau" in split.reasons
 
 
 def test_what_equal_flops_buy_is_judged_and_told(tmp_path: Path) -> None:
