@@ -92,8 +92,8 @@ def swap_table(results: Sequence[Result], masked: bool = False) -> Table:
         row["Difference (nats)"] = cells.measured(values, 3, sign=True)
         row |= {"The paper's order": f"{_SWAPPED[not is_first]} is higher", "Verdict": finding.verdict}
         rows.append({**row, "Why not": "; ".join(finding.reasons) if values else ""})
+    if masked:
+        return Table(rows, "The same at [MASK]s alone, of which the paper prints nothing: its order there is judged")
     judged = "its order is judged as its claims are, and contradicted it is as if they were"
     question = "Perplexity over the kinds of the run's own split, and whether the paper's two figures are swapped"
-    if masked:
-        question = "Perplexity at [MASK]s alone, and whether it has the paper's order"
     return Table(rows, f"{question}: {judged}")

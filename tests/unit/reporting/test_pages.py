@@ -177,7 +177,8 @@ def test_a_document_has_the_key_figure_where_it_asks_for_it(tmp_path: Path) -> N
     assert [cell.cell_type for cell in read_page(tmp_path / "FINDINGS.md").notebook.cells] == ["markdown"] * 2
 
 
-def test_the_findings_are_a_page_with_its_figure_first() -> None:
-    title, text = (REPORTS / "small" / "FINDINGS.md").read_text(encoding="utf-8").split(KEY_FIGURE)
+@pytest.mark.parametrize("report", ["small", "small-modern"])
+def test_the_findings_are_a_page_with_its_figure_first(report: str) -> None:
+    title, text = (REPORTS / report / "FINDINGS.md").read_text(encoding="utf-8").split(KEY_FIGURE)
     assert title.startswith("# ") and title.count("\n") == 2
     assert len(re.sub(r"(?m)^[|<].*", "", text).split()) < 500

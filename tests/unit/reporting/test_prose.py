@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import math
 import re
+import statistics
 
 import numpy as np
 import pytest
@@ -19,12 +21,13 @@ from threeml_core.reporting.page import without_dead_links
 from threeml_core.reporting.rivals import answer as rivals_answer
 from threeml_core.reporting.speedrun import answer
 from threeml_core.reporting.standing import standing_table
+from threeml_core.reporting.table_2 import swap_table
 from threeml_core.runs.archive import from_records, read_archive
 from threeml_core.runs.record import RunRecord
+from threeml_core.statistics.intervals import pooled_spread
 from threeml_core.statistics.verdicts import corrected_verdicts
-from threeml_core.study.ledger import results_of, study_runs
 from threeml_core.study.probes import (
-    PROBED_ABLATIONS,
+    DECIDING,
     RANDOM,
     ProbeEvidence,
     Probes,
@@ -94,14 +97,16 @@ def test_the_second_replication() -> None:
     config = archived("small-modern")
     results = results_to_probe(config)
     found = probes_of(config, results, probe_records(config))
-    assert {len(seeds) for seeds in found.models.values()} == {6}
+    main = {named(of, config) for of in results if "Table 3" in of.run.exhibits} | {RANDOM}
+    seeds = {model: len(of) for model, of in found.models.items()}
+    assert seeds == {model: 6 if model in main else 3 for model in seeds} and len(seeds.keys() - main) == 14
     claims = {claim.name[:2]: claim for claim in probe_claims(config, results, found)}
-    run = {name: claim for name, claim in claims.items() if claim.verdict != "not run"}
-    assert [*run] == ["C1", "C2", "C3", "C7", "E1"] and {c.verdict for c in run.values()} == {"contradicted"}
+    decided = {name: claim.verdict for name, claim in claims.items() if claim.verdict != "undecided"}
+    assert decided == dict.fromkeys(("C1", "C2", "C3", "C7", "E1"), "contradicted")
     family = [finding for claim in claims.values() for finding in claim.findings]
-    assert len(family) == 19 and all(finding.planned for finding in family) and sum(bool(f.values) for f in family) == 9
+    assert len(family) == 19 and all(finding.values for finding in family)
     corrected = dict(zip(claims, corrected_verdicts(list(claims.values())), strict=True))
-    assert {name: corrected[name] for name in run} == dict.fromkeys(run, "contradicted") | {"C1": "undecided"}
+    assert {name for name, verdict in corrected.items() if verdict == "contradicted"} == {*decided} - {"C1"}
     evidence = ProbeEvidence(config, results, probes=found)
     cross = evidence.model("cross", 0.4)
     for other in (evidence.model("vanilla", 0.15), evidence.model("vanilla", 0.4), evidence.model("self", 0.4)):
@@ -115,22 +120,69 @@ def test_the_second_replication() -> None:
     assert min(plateau.metric("eval_perplexity_masked").values()) > 0.75 * 679
 
 
-def test_what_is_kept_of_table_2() -> None:
-    """Two whole seeds of the second replication: each model pre-trained, probed and validated, as the others were."""
+def test_the_findings_of_the_second_replication() -> None:
+    """What its page of findings and its design's last amendment say, beyond the claims."""
     folder, config = PROJECT_ROOT / "reports" / "small-modern", archived("small-modern")
-    shown, kept = read_archive(folder), read_archive(folder, "table-2.jsonl")
-    planned = study_runs(config, [PROBED_ABLATIONS])
-    found = results_of(config, planned, [*shown, *kept], any_text=True)
-    assert len(found) == len(planned) and all({0, 1} <= {*result.ended} for result in found)
-    trained = [record.run_id for record in kept if record.stage == "pretrain"]
-    for stage in ("probe", "rates"):
-        assert sorted(record.data["run"] for record in kept if record.stage == stage) == sorted(trained)
-    asked = {
-        str(record.identity["questions"])
-        for record in [*shown, *kept]
-        if record.stage == "probe" and "questions" in record.identity
+    results = results_to_probe(config)
+    found = probes_of(config, results, probe_records(config))
+    by_name, evidence = {named(of, config): of for of in results}, ProbeEvidence(config, results, probes=found)
+    page = " ".join((folder / "FINDINGS.md").read_text(encoding="utf-8").split())
+
+    def said(first: str, second: str, sign: int = 1) -> str:
+        interval = evidence.scores(by_name[first], by_name[second], 0, math.inf).interval
+        assert interval is not None and interval.high is not None
+        return f"{sign * interval.mean:.1f} ± {interval.high - interval.mean:.1f}"
+
+    cross, own, one, fifteen = "3ML_cross-40%", "3ML_self-40%", "vanilla-40%", "vanilla-15%"
+    assert f"loses {said(own, one, -1)} points at 40% and {said('3ML_self-50%', one, -1)} at 50%" in page
+    equal = [said(f"{of}, {steps} steps", fifteen, -1) for of, steps in ((own, "2,539"), ("3ML_self-50%", "2,673"))]
+    assert f"worse, by {equal[0]} and {equal[1]}." in page
+    assert f"it is {said(own, cross, -1)} points behind" in page
+    assert f"(C1)**: {said(one, fifteen)} points" in page
+    bigger = [f"{own}, {how}" for how in ("decoder width 96", "2 decoder layers", "4 decoder layers")]
+    gains = sorted((said(name, own) for name in bigger), key=lambda text: -float(text.split()[0]))
+    assert f"({gains[0]} to {gains[-1]} points)" in page
+    masked = {
+        n: statistics.geometric_mean(by_name[n].metric("eval_perplexity_masked").values()) for n in (own, *bigger)
     }
-    assert len(asked) == 1
+    low, *_, high = sorted(masked[name] for name in bigger)
+    assert f"from {masked[own]:.0f} to between {low:.0f} and {high:.0f}" in page
+    replaced, unchanged = f"{cross}, 80-20-0", f"{cross}, 80-0-20"
+    score = {n: 100 * np.mean([found.mean(n, seed, DECIDING) for seed in found.models[n]]) for n in found.models}
+    assert f"it reaches {score[replaced]:.1f}%, the other way round {score[unchanged]:.1f}%" in page
+    assert f"as much as 3ML_self: {said(replaced, unchanged)} points, most in bigram shift" in page
+    assert abs(score[unchanged] - score[own]) < 0.2
+    parts = [found.difference(replaced, task, unchanged) for task in DECIDING]
+    assert max(part.mean for part in parts if part) == (parts[DECIDING.index("bigram_shift")] or parts[0]).mean
+    for masks, text in ((False, "80-20-0, by {} nats"), (True, "order is undecided ({})")):
+        (row,) = (row for row in swap_table(results, masked=masks).rows if row[0] == "3ML_cross")
+        mean, half = row[3].split(" ± ")
+        assert text.format(f"{float(mean):{'+' if masks else ''}.2f} ± {float(half):.2f}") in page
+
+    design = " ".join((folder / "DESIGN.md").read_text(encoding="utf-8").split())
+    fallen = [n for n, of in found.runs.items() if any(run.metrics["on_unigram_plateau"] for run in of.values())]
+    assert fallen == [f"{own}, 100-0-0"] and "3ML_self with 100-0-0 and seed 0, ended on the unigram plateau" in design
+    values = {name: [100 * found.mean(name, seed, DECIDING) for seed in found.models[name]] for name in found.runs}
+    (spread,), everything = found.spreads.values(), pooled_spread(values.values())
+    assert spread is not None and everything is not None
+    assert (
+        f"with it the spread is {everything.deviation:.2f} points" in design
+        and f"without it {spread.deviation:.2f}" in design
+    )
+    claims = probe_claims(config, results, found)
+    with_it = [
+        dataclasses.replace(
+            claim,
+            findings=tuple(
+                dataclasses.replace(f, spread=everything) if f.unit == "points" and not f.doubt else f
+                for f in claim.findings
+            ),
+        )
+        for claim in claims
+    ]
+    alone = {claim.name[:2] for claim in with_it if claim.verdict == "contradicted"}
+    corrected = {c.name[:2] for c, v in zip(with_it, corrected_verdicts(with_it), strict=True) if v == "contradicted"}
+    assert (alone, corrected) == ({"C3", "E1"}, {"C3"})
 
 
 def test_the_tuning_of_the_second_replication() -> None:

@@ -121,7 +121,8 @@ def test_a_model_on_the_unigram_plateau_decides_nothing(tmp_path: Path) -> None:
     """Neither of itself nor, by the spread that is pooled, of others."""
     asked = {"pooled_variances": True}
     (_, _, usual), (config, results, found) = (
-        study(tmp_path / name, accuracy_of, fallen=of, **asked) for name, of in (("a", None), ("b", ("self", "100-0-0")))
+        study(tmp_path / name, accuracy_of, fallen=of, **asked)
+        for name, of in (("a", None), ("b", ("self", "100-0-0")))
     )
     (size,) = found.spreads
     before, after = usual.spreads[size], found.spreads[size]
