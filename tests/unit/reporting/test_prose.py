@@ -17,12 +17,13 @@ from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.glue.metrics import task_score
 from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.information.ledger import probe_records
+from threeml_core.reporting.answer import clock_sentences
 from threeml_core.reporting.page import without_dead_links
 from threeml_core.reporting.rivals import answer as rivals_answer
 from threeml_core.reporting.speedrun import answer
 from threeml_core.reporting.standing import standing_table
 from threeml_core.reporting.table_2 import swap_table
-from threeml_core.runs.archive import from_records, read_archive
+from threeml_core.runs.archive import SESSIONS, from_records, read_archive
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import pooled_spread
 from threeml_core.statistics.verdicts import corrected_verdicts
@@ -134,11 +135,24 @@ def test_the_findings_of_the_second_replication() -> None:
         return f"{sign * interval.mean:.1f} ± {interval.high - interval.mean:.1f}"
 
     cross, own, one, fifteen = "3ML_cross-40%", "3ML_self-40%", "vanilla-40%", "vanilla-15%"
+    score = {n: 100 * np.mean([found.mean(n, seed, DECIDING) for seed in found.models[n]]) for n in found.models}
+    alone = np.mean([100 * found.words.metrics["tasks"][task]["words"] for task in DECIDING])
+    assert f"Random weights score {score[RANDOM]:.1f}, words alone {alone:.1f}" in page
+    size = {run.data["encoder_parameters"] for of in found.runs.values() for run in of.values()}
+    assert {f"{count / 1e6:.2f} M parameters" for count in size} == {"0.64 M parameters"} and "0.64 M" in README
+    assert f"of vanilla-15% by {said(f'{cross}, 2,548 steps', fifteen)} points" in page
     assert f"loses {said(own, one, -1)} points at 40% and {said('3ML_self-50%', one, -1)} at 50%" in page
-    equal = [said(f"{of}, {steps} steps", fifteen, -1) for of, steps in ((own, "2,539"), ("3ML_self-50%", "2,673"))]
-    assert f"worse, by {equal[0]} and {equal[1]}." in page
-    assert f"it is {said(own, cross, -1)} points behind" in page
-    assert f"(C1)**: {said(one, fifteen)} points" in page
+    equal = [f"{own}, 2,539 steps", "3ML_self-50%, 2,673 steps"]
+    assert f"worse, by {said(equal[0], fifteen, -1)} and {said(equal[1], fifteen, -1)}." in page
+    assert f"it is {said(own, cross, -1)} behind" in page
+    assert f"Here {said(one, fifteen)} points: decided alone" in page
+    rates = {record.data["run"]: record.metrics["rates"] for record in read_archive(folder) if record.stage == "rates"}
+    for rate in ("0.15", "0.4"):
+        of = {n: [rates[r.run_id][rate]["eval_loss"] for r in by_name[n].ended.values()] for n in (*equal, fifteen)}
+        assert max(*of[equal[0]], *of[equal[1]]) < min(of[fifteen]), rate
+    losses = [np.subtract(*(list(by_name[n].metric("eval_loss").values()) for n in (of, one))) for of in (own, cross)]
+    loss = [f"{values.mean():.3f}" for values in losses]
+    assert f"by {loss[0]} ± 0.025 (3ML_self) and {loss[1]} ± 0.025 nats (3ML_cross)" in page
     bigger = [f"{own}, {how}" for how in ("decoder width 96", "2 decoder layers", "4 decoder layers")]
     gains = sorted((said(name, own) for name in bigger), key=lambda text: -float(text.split()[0]))
     assert f"({gains[0]} to {gains[-1]} points)" in page
@@ -147,17 +161,17 @@ def test_the_findings_of_the_second_replication() -> None:
     }
     low, *_, high = sorted(masked[name] for name in bigger)
     assert f"from {masked[own]:.0f} to between {low:.0f} and {high:.0f}" in page
-    replaced, unchanged = f"{cross}, 80-20-0", f"{cross}, 80-0-20"
-    score = {n: 100 * np.mean([found.mean(n, seed, DECIDING) for seed in found.models[n]]) for n in found.models}
-    assert f"it reaches {score[replaced]:.1f}%, the other way round {score[unchanged]:.1f}%" in page
-    assert f"as much as 3ML_self: {said(replaced, unchanged)} points, most in bigram shift" in page
-    assert abs(score[unchanged] - score[own]) < 0.2
-    parts = [found.difference(replaced, task, unchanged) for task in DECIDING]
-    assert max(part.mean for part in parts if part) == (parts[DECIDING.index("bigram_shift")] or parts[0]).mean
-    for masks, text in ((False, "80-20-0, by {} nats"), (True, "order is undecided ({})")):
+    split = {of: score[f"{cross}, {of}"] for of in ("100-0-0", "80-0-20", "80-20-0")}
+    without = f"{split['100-0-0']:.1f}% at 100-0-0, {split['80-0-20']:.1f}% at 80-0-20"
+    assert f"near 3ML_self: {without}; with them it has {score[cross]:.1f} and {split['80-20-0']:.1f}%" in page
+    above, below = said(cross, f"{cross}, 100-0-0"), said(f"{cross}, 80-0-20", f"{cross}, 100-0-0", -1)
+    assert f"3ML_cross with 80-10-10 is {above} points above 100-0-0, with 80-0-20 {below} below" in page
+    for masks, text in ((False, "80-20-0, by {} nats"), (True, "is undecided ({})")):
         (row,) = (row for row in swap_table(results, masked=masks).rows if row[0] == "3ML_cross")
         mean, half = row[3].split(" ± ")
         assert text.format(f"{float(mean):{'+' if masks else ''}.2f} ± {float(half):.2f}") in page
+    clock = clock_sentences(read_archive(PROJECT_ROOT / "reports" / "benchmark", SESSIONS))
+    assert clock[0].startswith(page.partition("on two cores ")[2].partition(" as fast")[0])
 
     design = " ".join((folder / "DESIGN.md").read_text(encoding="utf-8").split())
     fallen = [n for n, of in found.runs.items() if any(run.metrics["on_unigram_plateau"] for run in of.values())]
