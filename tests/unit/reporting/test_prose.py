@@ -27,8 +27,11 @@ from threeml_core.runs.archive import SESSIONS, from_records, read_archive
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import pooled_spread
 from threeml_core.statistics.verdicts import corrected_verdicts
+from threeml_core.study.ledger import results_of, study_runs
 from threeml_core.study.probes import (
+    BASELINE,
     DECIDING,
+    PROBES,
     RANDOM,
     ProbeEvidence,
     Probes,
@@ -197,6 +200,26 @@ def test_the_findings_of_the_second_replication() -> None:
     alone = {claim.name[:2] for claim in with_it if claim.verdict == "contradicted"}
     corrected = {c.name[:2] for c, v in zip(with_it, corrected_verdicts(with_it), strict=True) if v == "contradicted"}
     assert (alone, corrected) == ({"C3", "E1"}, {"C3"})
+
+
+def test_what_is_kept_of_the_second_encoder() -> None:
+    """Whole seeds of `small-roberta`: each of its models trained, probed and validated, and random weights probed."""
+    kept = read_archive(PROJECT_ROOT / "reports" / "small-modern", "small-roberta.jsonl")
+    config = make_config({"preset": "small-roberta"})
+    planned = study_runs(config, [PROBES])
+    found = results_of(config, planned, kept, any_text=True)
+    assert len(found) == len(planned) == 8 and {tuple(sorted(result.ended)) for result in found} == {(0, 1)}
+    trained = {record.run_id for result in found for record in result.ended.values()}
+    assert {record.run_id for record in kept if record.stage == "pretrain"} == trained
+    words, *probed = (record for record in kept if record.stage == "probe")
+    assert all(record.identity["questions"] == words.identity["words_alone"] for record in probed)
+    by_kind = {
+        is_random: sorted(record.data["run"] for record in probed if record.data["is_random"] is is_random)
+        for is_random in (False, True)
+    }
+    (baseline,) = (result for result in found if result.run.model == BASELINE)
+    assert by_kind == {False: sorted(trained), True: sorted(record.run_id for record in baseline.ended.values())}
+    assert sorted(record.data["run"] for record in kept if record.stage == "rates") == sorted(trained)
 
 
 def test_the_tuning_of_the_second_replication() -> None:
