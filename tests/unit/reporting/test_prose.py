@@ -16,6 +16,7 @@ from threeml_core.flops import config_speedup
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.glue.metrics import task_score
 from threeml_core.glue.tasks import GLUE_TASKS
+from threeml_core.information.estimate import LayerInformation
 from threeml_core.information.ledger import probe_records
 from threeml_core.reporting.answer import clock_sentences
 from threeml_core.reporting.page import without_dead_links
@@ -220,6 +221,11 @@ def test_what_is_kept_of_the_second_encoder() -> None:
     (baseline,) = (result for result in found if result.run.model == BASELINE)
     assert by_kind == {False: sorted(trained), True: sorted(record.run_id for record in baseline.ended.values())}
     assert sorted(record.data["run"] for record in kept if record.stage == "rates") == sorted(trained)
+    of_figure_4 = [of for of in found if of.run.model.endswith("-40%") and of.run.config.max_steps == config.max_steps]
+    asked = [record for record in kept if record.stage == "mutual_information"]
+    ended = [record.run_id for of in of_figure_4 for record in of.ended.values()]
+    assert sorted(record.data["run"] for record in asked) == sorted(ended) and len(ended) == 6
+    assert all(LayerInformation(**layer).has_enough_states for of in asked for layer in of.metrics["layers"])
 
 
 def test_the_tuning_of_the_second_replication() -> None:
