@@ -65,7 +65,9 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
         studied = any(source.stem[:2] in _STUDY for source in stale)
         if studied and not config.plan_only:
             _run_study(given)
-        alone = [[source] for source in stale if source.stem in (PERFORMANCE, LAST, *_ALONE)]
+        # of records alone nothing is measured, and no page waits for what another finds
+        apart = () if config.plan_only else (PERFORMANCE, LAST, *_ALONE)
+        alone = [[source] for source in stale if source.stem in apart]
         context, count = multiprocessing.get_context("spawn"), min(AT_ONCE, available_cores())
         with ProcessPoolExecutor(count, context, initializer=leave_with, initargs=(os.getpid(),)) as pool:
             for some in ([source for source in stale if [source] not in alone], *alone):
