@@ -26,7 +26,7 @@ from threeml_core.reporting.rivals import comparison_table as rivals_table
 from threeml_core.reporting.rivals import cost_table
 from threeml_core.reporting.scaling import scaling_table
 from threeml_core.reporting.speedrun import ladder_table, sweep_table
-from threeml_core.reporting.standing import ablation_table, size_table, standing_table
+from threeml_core.reporting.standing import size_table, standing_table
 from threeml_core.reporting.table import MISSING, Table
 from threeml_core.reporting.table_2 import swap_table
 from threeml_core.reporting.table_3 import budget_table, difference_table, learned_table
@@ -197,10 +197,6 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "standing": _standing,
     "headline": _headline,
     "sizes": lambda study: size_table(probes_found(study.config), results_to_probe(study.config), study.config),
-    "probed-ablations": lambda study: ablation_table(
-        probes_found(study.config), results_to_probe(study.config), study.config
-    ),
-    "probed-swap": lambda study: swap_table(results_to_probe(study.config)),
     "probes": lambda study: probe_table(probes_found(study.config)),
     "probe-claims": lambda study: claim_table(judged_by_probes(study.config)),
     "probe-differences": lambda study: probe_difference_table(probes_found(study.config)),
