@@ -29,7 +29,7 @@ def pretrain(config: StudyConfig) -> None:
 
 def finetune(config: StudyConfig) -> None:
     """Fine-tune an encoder by the paper's protocol, as notebooks/03_finetune.ipynb does."""
-    from threeml_core.glue.finetune import export_predictions, finetune_study
+    from threeml_core.glue.run import export_predictions, finetune_study
 
     if config.checkpoint is None:
         raise CheckpointError("checkpoint is missing: give -p checkpoint <folder, hub name or random:...>")
@@ -59,7 +59,7 @@ def study(config: StudyConfig) -> None:
 
 def information(config: StudyConfig) -> None:
     """Measure mutual information, as notebooks/07_mutual_information.ipynb does."""
-    from threeml_core.information.measure import mutual_information
+    from threeml_core.information.run import mutual_information
 
     for record in mutual_information(config):
         print(f"record: {record.folder(config.runs_dir) / 'record.json'}")

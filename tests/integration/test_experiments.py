@@ -14,9 +14,9 @@ from threeml_core.benchmark.run import run_benchmark
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import ParameterError, TrainingError
 from threeml_core.foundation.files import PROJECT_ROOT
-from threeml_core.glue.finetune import finetune_study
+from threeml_core.glue.run import finetune_study
 from threeml_core.glue.tasks import ABLATION_TASKS
-from threeml_core.information.measure import mutual_information
+from threeml_core.information.run import mutual_information
 from threeml_core.study.experiment import Experiment
 from threeml_core.study.ledger import find
 from threeml_core.study.run import finished_results, prepare, run_study
@@ -154,7 +154,7 @@ def test_a_fault_of_the_machine_is_no_result(study: dict, monkeypatch: pytest.Mo
     def out_of_memory(config: object, log: object) -> None:
         raise TrainingError("out of GPU memory with micro_batch_size=8")
 
-    monkeypatch.setattr("threeml_core.study.run.pretrain", out_of_memory)
+    monkeypatch.setattr("threeml_core.study.jobs.pretrain", out_of_memory)
     with pytest.raises(TrainingError, match="out of GPU memory"):
         run_study(make_config({**study, "num_workers": 1}), ["Figure 3"])
     assert not finished(tmp_path / "runs")

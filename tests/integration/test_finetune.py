@@ -23,18 +23,11 @@ from threeml_core.config import StudyConfig, make_config
 from threeml_core.foundation.errors import ParameterError, StudyError
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.foundation.log import no_line
-from threeml_core.glue.finetune import (
-    Setting,
-    export_predictions,
-    finetune_glue,
-    load_tasks,
-    make_setting,
-    plan_jobs,
-    predict_split,
-)
+from threeml_core.glue.finetune import Setting, finetune_glue, load_tasks, make_setting, plan_jobs, predict_split
 from threeml_core.glue.metrics import compare, task_metrics
 from threeml_core.glue.predictions import load_predictions, read_parquet
 from threeml_core.glue.protocol import GlueStudy, runs_of, task_result
+from threeml_core.glue.run import export_predictions
 from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.runs.record import load_records, read_metrics, read_record
 from threeml_core.training.encoders import load_classifier, open_encoder

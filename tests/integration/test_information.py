@@ -12,7 +12,7 @@ from threeml_core.config import StudyConfig, make_config
 from threeml_core.foundation.errors import CheckpointError, DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line
 from threeml_core.information import measure as stage
-from threeml_core.information.measure import mutual_information
+from threeml_core.information.run import mutual_information
 from threeml_core.parameters.architectures import PAPER_ARCHITECTURES
 from threeml_core.runs.record import read_record
 from threeml_core.training.loop import pretrain

@@ -12,7 +12,8 @@ from tests.treebank_files import write_treebank
 from threeml_core.config import StudyConfig, make_config, parse_arguments
 from threeml_core.foundation.errors import CheckpointError, ParameterError
 from threeml_core.foundation.log import no_line
-from threeml_core.information.probing import named_encoders, run_probing
+from threeml_core.information.ledger import named_encoders
+from threeml_core.information.probing import run_probing
 from threeml_core.reporting import probing as shown
 from threeml_core.study.probes import RANDOM, probe_claims
 from threeml_core.study.probing import probe_study, rate_study

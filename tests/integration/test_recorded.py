@@ -13,9 +13,9 @@ import pytest
 from threeml_core.config import identity_parameters, make_config, parse_arguments
 from threeml_core.foundation.errors import DamagedFileError, ParameterError
 from threeml_core.foundation.log import no_line
-from threeml_core.glue.finetune import finetune_study
 from threeml_core.glue.protocol import compare_results
-from threeml_core.information.measure import mutual_information
+from threeml_core.glue.run import finetune_study
+from threeml_core.information.run import mutual_information
 from threeml_core.parameters.parameter import RENAMED
 from threeml_core.reporting.commands import finetune_command, pretrain_command
 from threeml_core.reporting.finetuning import comparison_of_models, protocol_table

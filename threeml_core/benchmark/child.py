@@ -6,7 +6,7 @@ import json
 import sys
 
 from threeml_core.benchmark.load import Patience
-from threeml_core.benchmark.run import measure_session
+from threeml_core.benchmark.measure import measure_session
 from threeml_core.config import make_config
 from threeml_core.foundation.errors import command_line
 from threeml_core.foundation.processes import leave_if_asked

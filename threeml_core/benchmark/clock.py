@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from threeml_core.benchmark.load import Patience, wait_until_idle
+from threeml_core.benchmark.measure import PAGE_WAIT, code_fingerprint
 from threeml_core.benchmark.memory import peaks
-from threeml_core.benchmark.run import PAGE_WAIT, code_fingerprint
 from threeml_core.benchmark.speed import take_turns
 from threeml_core.benchmark.speeds import Timed, why_no_speed
 from threeml_core.benchmark.variants import Variant, at_its_best, make_runner

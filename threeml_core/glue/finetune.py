@@ -19,23 +19,21 @@ from transformers import PreTrainedModel
 
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.errors import ParameterError, TrainingError
-from threeml_core.foundation.files import atomic_file, exclusive, fingerprint, json_text, project_path
+from threeml_core.foundation.files import atomic_file, exclusive, json_text, project_path
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.glue.baselines import baseline_job
 from threeml_core.glue.encode import EncodedSplit, EncodedTask, encode_task, evaluation_batches, training_batches
-from threeml_core.glue.ledger import TRAINING_PARAMETERS, glue, glue_study, pretrain_config, untrained_config
+from threeml_core.glue.ledger import TRAINING_PARAMETERS, glue_study
 from threeml_core.glue.metrics import constant_answers, task_metrics, task_score
-from threeml_core.glue.predictions import FILE, Predictions, write_parquet
+from threeml_core.glue.predictions import FILE, Predictions
 from threeml_core.glue.protocol import STAGE, FinetuneRun, GlueStudy, best_run, planned_tasks, runs_of, start_of
 from threeml_core.glue.readers import TaskData, load_task, split_name
 from threeml_core.glue.tasks import Task
-from threeml_core.parameters.glue import RANDOM
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
 from threeml_core.runs.sweep import run_jobs
 from threeml_core.training.device import choose_device, describe_device, gpu_share, peak_memory, reset_peak_memory
-from threeml_core.training.encoders import Encoder, load_classifier, open_encoder, save_encoder
-from threeml_core.training.loop import pretrain
+from threeml_core.training.encoders import Encoder, load_classifier, save_encoder
 from threeml_core.training.optim import linear_warmup_decay, make_optimizer, set_learning_rate
 from threeml_core.training.precision import use_bf16
 
@@ -145,26 +143,6 @@ def finetune_glue(config: StudyConfig, encoder: Encoder, data: dict[str, TaskDat
     records = run_jobs(jobs, config, log, config.num_workers).values()
     tuned, words = ([record for record in records if record.stage == stage] for stage in (STAGE, "baseline"))
     return glue_study(config, encoder.checkpoint, encoder.pretraining, tuned, words)
-
-
-def finetune_study(config: StudyConfig, log: Log = print_line) -> list[GlueStudy]:
-    """Fine-tune `checkpoint` by the protocol, and with `random_baseline` the same encoder without its training.
-
-    Without `checkpoint` it is the encoder that `02_pretrain` makes with the same parameters; if it is not there yet, it
-    is pre-trained now. With `plan_only` the records are read. A StudyError: bad input, before anything is trained, or
-    no record to read.
-    """
-    if config.plan_only:
-        return glue(config)
-    data = load_tasks(config, log)
-    checkpoint = config.checkpoint or pretrain(pretrain_config(config), log).folder(config.runs_dir) / "encoder"
-    encoder = open_encoder(checkpoint)
-    log(f"{encoder.checkpoint}: {encoder.parameters:,} parameters, at most {encoder.positions} tokens")
-    studies = [finetune_glue(config, encoder, data, log)]
-    if config.random_baseline:
-        untrained = open_encoder(f"{RANDOM}{encoder.checkpoint}")
-        studies.append(finetune_glue(untrained_config(config), untrained, data, log))
-    return studies
 
 
 def finetune(
@@ -346,15 +324,3 @@ def _about(setting: Setting, run: FinetuneRun) -> dict[str, Any]:
         "splits": data.describe(),
         "share_at_max_length": float(np.mean(lengths >= setting.config.max_length)),
     }
-
-
-def export_predictions(study: GlueStudy, config: StudyConfig) -> dict[str, Path]:
-    """Write the answers of each task's best runs as `<runs_dir>/predictions/<task>-<hash>.parquet`; task -> file."""
-    files = {}
-    for result in (result for result in study.results if result.best):
-        names = [record.run_id for record in result.best]
-        path = project_path(config.runs_dir) / "predictions" / f"{result.task.name}-{fingerprint(names)}.parquet"
-        if not path.exists():
-            write_parquet(path, result.task, result.best, config.runs_dir)
-        files[result.task.name] = path
-    return files

@@ -11,7 +11,6 @@ from typing import Any
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.information.estimate import BiasPoint
-from threeml_core.information.measure import layer_mutual_information
 from threeml_core.information.mixtures import Mixture
 from threeml_core.runs.record import RunRecord, load_records, recorded, run_folder, run_id
 
@@ -33,6 +32,8 @@ def bias_points(
 
     A quarter as many components as clusters, so that k-means finds each of them.
     """
+    from threeml_core.information.measure import layer_mutual_information  # the record needs no torch
+
     points = []
     for coupling in couplings:
         mixture = Mixture(tokens * max(1, num_clusters // (4 * tokens)), tokens, coupling)

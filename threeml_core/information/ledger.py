@@ -13,6 +13,7 @@ from threeml_core.config import (
     study_steps,
     variant,
 )
+from threeml_core.foundation.errors import ParameterError
 from threeml_core.parameters.architectures import PAPER_ARCHITECTURES
 from threeml_core.runs.ledger import find, newest, pretraining
 from threeml_core.runs.record import RunRecord
@@ -38,6 +39,14 @@ def information_records(config: StudyConfig) -> list[RunRecord]:
     names = [name for name in INFORMATION_PARAMETERS if name not in ("runs", "states_store", "keep_states")]
     there = find(config, "mutual_information", names)
     return [newest([r for r in there if r.data["run"] == run], config, "stage mutual_information") for run in runs]
+
+
+def named_encoders(config: StudyConfig) -> list[str]:
+    """Those of the parameter `encoders`; a `ParameterError` if it names one twice or is empty."""
+    names = [part.strip() for part in (config.encoders or "").split(",")]
+    if "" in names or len(set(names)) < len(names):
+        raise ParameterError(f"encoders={config.encoders!r}: expected folders or hub names, each once, with commas")
+    return names
 
 
 def probe_records(config: StudyConfig, checkpoints: Sequence[str] | None = None) -> list[RunRecord]:

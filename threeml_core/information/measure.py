@@ -31,7 +31,7 @@ from threeml_core.foundation.files import exclusive, find_path, fingerprint, pro
 from threeml_core.foundation.log import Log, print_line
 from threeml_core.information.clustering import Rows, cluster
 from threeml_core.information.estimate import LayerInformation, estimate_layer
-from threeml_core.information.ledger import information_configs, information_records
+from threeml_core.information.ledger import information_configs
 from threeml_core.information.states import (
     Forward,
     Sample,
@@ -43,7 +43,6 @@ from threeml_core.information.states import (
 from threeml_core.parameters.architectures import ARCHITECTURES
 from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord, read_record, recorded, run_folder, run_id
-from threeml_core.runs.sweep import run_all
 from threeml_core.training.device import choose_device, describe_device, peak_memory, reset_peak_memory
 from threeml_core.training.loop import pretrain
 from threeml_core.training.precision import use_bf16
@@ -241,19 +240,6 @@ def plan_jobs(config: StudyConfig, runs: Sequence[Path], log: Log = print_line) 
             Job(STAGE, name, functools.partial(_measure, setting, name), title=f"information of {record.run_id}")
         )
     return jobs
-
-
-def mutual_information(config: StudyConfig, log: Log = print_line) -> list[RunRecord]:
-    """Measure every layer of the chosen runs, or read the records of what was measured before.
-
-    Raises:
-        StudyError: bad input, before anything is measured; too little disk or memory; damaged files.
-    """
-    if config.plan_only:
-        return information_records(config)
-    jobs = plan_jobs(config, chosen_runs(config, log), log)
-    records = run_all(jobs, config.runs_dir, log)
-    return [records[job.run_id] for job in jobs]
 
 
 def _measure(setting: _Setting, name: str, log: Log = print_line) -> RunRecord:

@@ -17,7 +17,6 @@ from threeml_core.config import StudyConfig
 from threeml_core.data.tokenizer import tokenizer_fingerprint
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.foundation.log import Log, print_line
-from threeml_core.information.ledger import probe_records
 from threeml_core.information.probe import Probed, place_units, probe, unit_states
 from threeml_core.information.questions import Questions, questions_of
 from threeml_core.runs.jobs import Job
@@ -35,7 +34,7 @@ USUAL_LENGTH = 128
 def run_probing(
     config: StudyConfig, checkpoints: Sequence[str], seeds: Sequence[int] = (), log: Log = print_line
 ) -> list[RunRecord]:
-    """Probe encoders, or read the records of what was probed before: that of the words alone, then one for each.
+    """Probe encoders that were not probed before: the record of the words alone, then one for each.
 
     Args:
         config: what is asked, and of which text.
@@ -46,22 +45,12 @@ def run_probing(
     Raises:
         StudyError: a bad treebank, text or checkpoint, before anything is probed.
     """
-    if config.plan_only:
-        return probe_records(config, checkpoints)
     asked = questions_of(config, log)
     jobs = [_floor_job(config, asked)]
     for checkpoint, seed in zip(checkpoints, seeds or [config.probe_seed] * len(checkpoints), strict=True):
         jobs.append(_job(config, open_encoder(checkpoint), asked, seed))
     records = run_jobs(jobs, config, log, config.num_workers)
     return [records[job.run_id] for job in jobs]
-
-
-def named_encoders(config: StudyConfig) -> list[str]:
-    """Those of the parameter `encoders`; a `ParameterError` if it names one twice or is empty."""
-    names = [part.strip() for part in (config.encoders or "").split(",")]
-    if "" in names or len(set(names)) < len(names):
-        raise ParameterError(f"encoders={config.encoders!r}: expected folders or hub names, each once, with commas")
-    return names
 
 
 def _floor_job(config: StudyConfig, asked: Mapping[str, Questions]) -> Job:

@@ -15,7 +15,6 @@ from threeml_core.config import StudyConfig
 from threeml_core.data.prepare import PreparedData, prepare_data
 from threeml_core.foundation.errors import CheckpointError, ParameterError
 from threeml_core.foundation.log import Log, print_line
-from threeml_core.information.ledger import rate_records
 from threeml_core.information.measure import load_model, merge_parameters
 from threeml_core.masking import CorruptedBatch
 from threeml_core.runs.jobs import Job
@@ -35,15 +34,13 @@ STAGE = "rates"
 
 
 def rate_matrix(config: StudyConfig, runs: Sequence[RunRecord], log: Log = print_line) -> list[RunRecord]:
-    """Validate runs at each of `probe_rates` with the split 80-10-10, or read what was done; a record for each run.
+    """Validate runs at each of `probe_rates` with the split 80-10-10, unless that was done; a record for each run.
 
     Losses and perplexities by kind are those of `mlm_perplexity`, in float32.
 
     Raises:
         StudyError: a text that has changed since, a damaged model, a rate that these sequences do not allow.
     """
-    if config.plan_only:
-        return rate_records(config, runs)
     jobs = []
     for run in runs:
         merged = merge_parameters(config, run)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from threeml_core.config import StudyConfig
 from threeml_core.foundation.log import Log, print_line
-from threeml_core.information.ledger import probe_records
-from threeml_core.information.probing import named_encoders, run_probing
-from threeml_core.information.rates import rate_matrix
+from threeml_core.information.ledger import named_encoders, probe_records, rate_records
 from threeml_core.parameters.glue import RANDOM as RANDOM_WEIGHTS
+from threeml_core.runs.record import RunRecord
 from threeml_core.study.probes import (
     BASELINE,
     PROBED,
@@ -31,7 +32,7 @@ def rate_study(config: StudyConfig, found: Probes, log: Log = print_line) -> Rat
     if not found.runs:
         return None
     runs = [run for seeds in found.runs.values() for run in seeds.values()]
-    records = {record.data["run"]: record for record in rate_matrix(config, runs, log)}
+    records = {record.data["run"]: record for record in _rates(config, runs, log)}
     return {model: {s: records[run.run_id] for s, run in seeds.items()} for model, seeds in found.runs.items()}
 
 
@@ -46,7 +47,7 @@ def probe_study(config: StudyConfig, log: Log = print_line) -> tuple[list[Result
     """
     if config.encoders is not None:
         names = named_encoders(config)
-        return [], probes_by_name(names, run_probing(config, names, log=log))
+        return [], probes_by_name(names, _probed(config, names, (), log))
     trained = run_study(config, PROBED, log)
     results = results_to_probe(config, trained)
     if config.plan_only:
@@ -59,4 +60,20 @@ def probe_study(config: StudyConfig, log: Log = print_line) -> tuple[list[Result
             for checkpoint in (encoder, *random):
                 checkpoints.append(checkpoint)
                 seeds.append(seed)
-    return results, probes_of(config, results, run_probing(config, checkpoints, seeds, log))
+    return results, probes_of(config, results, _probed(config, checkpoints, seeds, log))
+
+
+def _probed(config: StudyConfig, checkpoints: Sequence[str], seeds: Sequence[int], log: Log) -> list[RunRecord]:
+    if config.plan_only:
+        return probe_records(config, checkpoints)
+    from threeml_core.information.probing import run_probing
+
+    return run_probing(config, checkpoints, seeds, log)
+
+
+def _rates(config: StudyConfig, runs: Sequence[RunRecord], log: Log) -> list[RunRecord]:
+    if config.plan_only:
+        return rate_records(config, runs)
+    from threeml_core.information.rates import rate_matrix
+
+    return rate_matrix(config, runs, log)

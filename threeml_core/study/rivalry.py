@@ -15,6 +15,7 @@ from threeml_core.parameters.glue import RANDOM as RANDOM_WEIGHTS
 from threeml_core.runs.record import RunRecord
 from threeml_core.runs.sweep import run_jobs
 from threeml_core.study.experiment import StudyRun
+from threeml_core.study.jobs import pretrain_job
 from threeml_core.study.probes import RANDOM, Probes
 from threeml_core.study.results import Result
 from threeml_core.study.rivals import (
@@ -32,7 +33,6 @@ from threeml_core.study.rivals import (
     swept_results,
     timed,
 )
-from threeml_core.study.run import pretrain_job
 
 
 def run_rivals(config: StudyConfig, log: Log = print_line) -> Race:

@@ -13,8 +13,9 @@ from threeml_core.runs.jobs import Job
 from threeml_core.runs.record import RunRecord
 from threeml_core.runs.sweep import run_jobs
 from threeml_core.study.experiment import StudyRun
+from threeml_core.study.jobs import pretrain_job
 from threeml_core.study.results import Result
-from threeml_core.study.run import pretrain_job, run_study
+from threeml_core.study.run import run_study
 from threeml_core.study.rungs import (
     RUNGS,
     Climbed,
