@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from threeml_core.config import StudyConfig
@@ -31,10 +31,11 @@ def claim_table(found: Sequence[Claim]) -> Table:
 
 
 def finding_table(found: Sequence[Claim]) -> Table:
-    """Every comparison behind the verdicts, also with the spread over seeds pooled over the models of the study."""
+    """Every comparison behind the verdicts, also with the spread over seeds pooled over the models, and with its own."""
     findings = [(claim.name, finding) for claim in found for finding in claim.findings]
     # pooled intervals judge only where the study's parameters say so beforehand
-    pooled = "Pooled" if any(finding.pooled for _, finding in findings) else "Pooled (exploratory)"
+    judges = any(finding.pooled for _, finding in findings)
+    pooled = "Pooled" if judges else "Pooled (exploratory)"
     rows = []
     for name, finding in findings:
         shown, pool, spread = finding.detectable, finding.by_pool, finding.spread
@@ -42,9 +43,20 @@ def finding_table(found: Sequence[Claim]) -> Table:
         row["The claim says"] = f"{finding.range} {finding.unit}".strip()
         row["Shows from"] = MISSING if shown is None else f"{number_of(shown, finding)} {finding.unit}".strip()
         row[pooled] = f"{_half(pool, finding)} ({spread.freedom} degrees of freedom)" if pool and spread else MISSING
+        if judges:
+            row["By own seeds"] = _half(finding.by_own_seeds, finding) if finding.by_own_seeds else MISSING
         row["Verdict"] = finding.verdict
         rows.append({**row, "Why not": "" if finding.verdict == NOT_RUN else "; ".join(finding.reasons)})
-    return Table(rows, "The comparisons behind the verdicts")
+    return Table(rows, f"The comparisons behind the verdicts{_how_alike(findings) if judges else ''}")
+
+
+def _how_alike(findings: Iterable[tuple[str, Finding]]) -> str:
+    """Do the models vary alike over seeds, as a pooled spread takes them to?"""
+    known = dict.fromkeys(
+        (of.unit, of.spread.alike) for _, of in findings if of.spread and of.spread.alike is not None and of.values
+    )
+    said = ", ".join(f"p = {p:.2g} ({unit})" for unit, p in known)
+    return f". Pooled: models are taken to vary alike over seeds; Bartlett's test of that: {said or 'too few'}"
 
 
 def number_of(value: float, finding: Finding, sign: str = "") -> str:

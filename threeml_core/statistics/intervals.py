@@ -110,23 +110,33 @@ def difference_interval(first: Sequence[float], second: Sequence[float], level: 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Standard deviation of one seed's values about their model's mean; degrees of freedom are summed over models."""
+    """Standard deviation of one seed's values about their model's mean; degrees of freedom are summed over models.
+
+    Attributes:
+        deviation: in the unit of the values.
+        freedom: degrees of freedom.
+        alike: p-value of Bartlett's test that all models vary alike; None: one model, or one that does not vary at all.
+    """
 
     deviation: float
     freedom: int
+    alike: float | None = None
 
 
 def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread | None:
     """The deviation over seeds that all models share, from each one's values; None: no model has two seeds.
 
-    It rests on the assumption that the models vary alike over seeds, which few seeds cannot check.
+    It rests on the assumption that the models vary alike over seeds, which `Spread.alike` checks as far as seeds can.
     """
     several = [values for values in groups if len(values) > 1]
     freedom = sum(len(values) - 1 for values in several)
     if not freedom:
         return None
-    squares = sum(statistics.variance(values) * (len(values) - 1) for values in several)
-    return Spread(math.sqrt(squares / freedom), freedom)
+    variances = [statistics.variance(values) for values in several]
+    squares = sum(variance * (len(values) - 1) for variance, values in zip(variances, several, strict=True))
+    testable = len(several) > 1 and min(variances) > 0
+    alike = float(stats.bartlett(*several).pvalue) if testable else None
+    return Spread(math.sqrt(squares / freedom), freedom, alike)
 
 
 def pooled_estimate(differences: Sequence[float], spread: Spread, shared: float = 0.0) -> Estimate:

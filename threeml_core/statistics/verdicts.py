@@ -78,6 +78,11 @@ class Finding:
         return intervals.pooled_estimate(self.values, self.spread, self.error).interval()
 
     @property
+    def by_own_seeds(self) -> Interval | None:
+        """With the spread of these differences alone; None: not run."""
+        return intervals.mean_estimate(self.values, self.error).interval() if self.values else None
+
+    @property
     def detectable(self) -> float | None:
         """What these seeds could show, by their own spread; see `detectable_difference`. None: fewer than two."""
         count = len(self.values)

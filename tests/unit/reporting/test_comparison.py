@@ -437,3 +437,6 @@ def test_the_claims_with_their_correction(outcomes: list[Result]) -> None:
     assert len(pooled) == 1 and re.fullmatch(r"± 0\.\d \(\d+ degrees of freedom\)", pooled[0])
     judged = finding_table(claims(LARGE.replace(pooled_variances=True), outcomes, ()))
     assert "Pooled" in judged.columns and cells(judged, "Measured", Claim="C1")[0] == f"+2.5 {pooled[0][:5]} points"
+    assert cells(judged, "By own seeds", Claim="C1") == ["± 0.0"], "the differences of its seeds are all 2.5"
+    assert "By own seeds" not in finding_table(found).columns and "Bartlett" not in finding_table(found).caption
+    assert re.search(r"Bartlett's test of that: p = [\d.e-]+ \(points\)", judged.caption)

@@ -7,6 +7,7 @@ import html
 import math
 import re
 import statistics
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from threeml_core.reporting.table_2 import swap_table
 from threeml_core.runs.archive import SESSIONS, from_records, read_archive
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import pooled_spread
-from threeml_core.statistics.verdicts import corrected_verdicts
+from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts
 from threeml_core.study.ledger import results_of, study_runs
 from threeml_core.study.probes import (
     BASELINE,
@@ -49,6 +50,18 @@ README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 
 def archived(preset: str) -> StudyConfig:
     return from_records(make_config({"preset": preset}), PROJECT_ROOT / "reports" / preset)
+
+
+def contradicted(found: Sequence[Claim], change: Callable[[Finding], Finding]) -> tuple[set[str], set[str]]:
+    """Claims that are contradicted alone, and corrected, if each comparison is judged as `change` makes it."""
+    other = [dataclasses.replace(claim, findings=tuple(map(change, claim.findings))) for claim in found]
+    verdicts = zip([claim.name[:2] for claim in other], other, corrected_verdicts(other), strict=True)
+    judged = [(name, claim.verdict, corrected) for name, claim, corrected in verdicts]
+    return {n for n, alone, _ in judged if alone == "contradicted"}, {n for n, _, c in judged if c == "contradicted"}
+
+
+def not_pooled(finding: Finding) -> Finding:
+    return dataclasses.replace(finding, pooled=False)
 
 
 @pytest.fixture(scope="module")
@@ -188,19 +201,16 @@ def test_the_findings_of_the_second_replication() -> None:
         and f"without it {spread.deviation:.2f}" in design
     )
     claims = probe_claims(config, results, found)
-    with_it = [
-        dataclasses.replace(
-            claim,
-            findings=tuple(
-                dataclasses.replace(f, spread=everything) if f.unit == "points" and not f.doubt else f
-                for f in claim.findings
-            ),
-        )
-        for claim in claims
-    ]
-    alone = {claim.name[:2] for claim in with_it if claim.verdict == "contradicted"}
-    corrected = {c.name[:2] for c, v in zip(with_it, corrected_verdicts(with_it), strict=True) if v == "contradicted"}
-    assert (alone, corrected) == ({"C3", "E1"}, {"C3"})
+    with_it = contradicted(
+        claims, lambda f: dataclasses.replace(f, spread=everything) if f.unit == "points" and not f.doubt else f
+    )
+    assert with_it == ({"C3", "E1"}, {"C3"}) and "With it C3 holds corrected, E1 alone" in page
+    alone, corrected = contradicted(claims, not_pooled)
+    assert {"C1", "C2", "C3", "C7", "E1"} <= alone and corrected == {"C3", "E1"}
+    assert "by each pair's own seeds, not pooled, all hold alone, C3 and E1 corrected" in page
+    of_losses = next(f.spread for claim in claims for f in claim.findings if f.unit == "nats")
+    assert spread.alike is not None and of_losses is not None and of_losses.alike is not None
+    assert f"(`small-modern`: p = {spread.alike:.2f} for points, {of_losses.alike:.2f} for nats)" in design
 
 
 def test_what_is_kept_of_the_second_encoder() -> None:

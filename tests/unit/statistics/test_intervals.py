@@ -103,8 +103,12 @@ def test_a_perplexity_is_the_exponential_of_the_mean_loss() -> None:
 def test_a_pooled_spread_sums_squares_and_degrees_of_freedom() -> None:
     """Squares about the means are 2 and 8, degrees of freedom 1 and 2; a model with one seed says nothing."""
     spread = pooled_spread([[1.0, 3.0], [0.0, 2.0, 4.0], [9.0], []])
-    assert spread == Spread(pytest.approx(math.sqrt(10 / 3)), 3)
+    assert spread == Spread(pytest.approx(math.sqrt(10 / 3)), 3, spread.alike)
     assert pooled_spread([[1.0], []]) is None
+    # Bartlett's statistic of variances 2 and 4 with 1 and 2 degrees of freedom, by hand: chi-squared with one
+    statistic = (3 * math.log(10 / 3) - math.log(2) - 2 * math.log(4)) / (1 + (1 + 1 / 2 - 1 / 3) / 3)
+    assert spread.alike == pytest.approx(math.erfc(math.sqrt(statistic / 2)))
+    assert pooled_spread([[1.0, 1.0], [0.0, 2.0]]).alike is pooled_spread([[1.0, 2.0], [3.0]]).alike is None
     found = pooled_estimate([1.0, 3.0], Spread(0.5, 26)).interval()
     assert found.mean == 2 and found.high - 2 == pytest.approx(2.055529 * 0.5, rel=1e-6), "t(0.975, 26)"
 
