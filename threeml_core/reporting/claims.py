@@ -31,7 +31,7 @@ def claim_table(found: Sequence[Claim]) -> Table:
 
 
 def finding_table(found: Sequence[Claim]) -> Table:
-    """Every comparison behind the verdicts, also with the spread over seeds pooled over the models, and with its own."""
+    """Every comparison behind the verdicts, with the spread over seeds pooled over the models and with its own."""
     findings = [(claim.name, finding) for claim in found for finding in claim.findings]
     # pooled intervals judge only where the study's parameters say so beforehand
     judges = any(finding.pooled for _, finding in findings)

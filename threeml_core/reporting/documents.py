@@ -48,6 +48,7 @@ DOCUMENTS = (
     "docs/reading-the-report.md",
     "docs/rivals.md",
     "reports/small-modern/FINDINGS.md",
+    "reports/small-roberta/FINDINGS.md",
     "reports/small/FINDINGS.md",
     "reports/small/APPENDIX.md",
 )  # files of the project that hold such tables

@@ -177,7 +177,7 @@ def test_a_document_has_the_key_figure_where_it_asks_for_it(tmp_path: Path) -> N
     assert [cell.cell_type for cell in read_page(tmp_path / "FINDINGS.md").notebook.cells] == ["markdown"] * 2
 
 
-@pytest.mark.parametrize("report", ["small", "small-modern"])
+@pytest.mark.parametrize("report", ["small", "small-modern", "small-roberta"])
 def test_the_findings_are_a_page_with_its_figure_first(report: str) -> None:
     title, text = (REPORTS / report / "FINDINGS.md").read_text(encoding="utf-8").split(KEY_FIGURE)
     assert title.startswith("# ") and title.count("\n") == 2

@@ -17,9 +17,10 @@ from threeml_core.flops import config_speedup
 from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.glue.metrics import task_score
 from threeml_core.glue.tasks import GLUE_TASKS
-from threeml_core.information.estimate import LayerInformation
-from threeml_core.information.ledger import probe_records
+from threeml_core.information.findings import first_block
+from threeml_core.information.ledger import information_records, probe_records
 from threeml_core.reporting.answer import clock_sentences
+from threeml_core.reporting.figure_4 import layers_of
 from threeml_core.reporting.page import without_dead_links
 from threeml_core.reporting.rivals import answer as rivals_answer
 from threeml_core.reporting.speedrun import answer
@@ -27,13 +28,10 @@ from threeml_core.reporting.standing import standing_table
 from threeml_core.reporting.table_2 import swap_table
 from threeml_core.runs.archive import SESSIONS, from_records, read_archive
 from threeml_core.runs.record import RunRecord
-from threeml_core.statistics.intervals import pooled_spread
+from threeml_core.statistics.intervals import Interval, pooled_spread
 from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts
-from threeml_core.study.ledger import results_of, study_runs
 from threeml_core.study.probes import (
-    BASELINE,
     DECIDING,
-    PROBES,
     RANDOM,
     ProbeEvidence,
     Probes,
@@ -213,29 +211,103 @@ def test_the_findings_of_the_second_replication() -> None:
     assert f"(`small-modern`: p = {spread.alike:.2f} for points, {of_losses.alike:.2f} for nats)" in design
 
 
-def test_what_is_kept_of_the_second_encoder() -> None:
-    """Whole seeds of `small-roberta`: each of its models trained, probed and validated, and random weights probed."""
-    kept = read_archive(PROJECT_ROOT / "reports" / "small-modern", "small-roberta.jsonl")
-    config = make_config({"preset": "small-roberta"})
-    planned = study_runs(config, [PROBES])
-    found = results_of(config, planned, kept, any_text=True)
-    assert len(found) == len(planned) == 8 and {tuple(sorted(result.ended)) for result in found} == {(0, 1)}
-    trained = {record.run_id for result in found for record in result.ended.values()}
-    assert {record.run_id for record in kept if record.stage == "pretrain"} == trained
-    words, *probed = (record for record in kept if record.stage == "probe")
-    assert all(record.identity["questions"] == words.identity["words_alone"] for record in probed)
-    by_kind = {
-        is_random: sorted(record.data["run"] for record in probed if record.data["is_random"] is is_random)
-        for is_random in (False, True)
+def test_the_second_encoder() -> None:
+    """What findings and notice of `small-roberta` say; C8's comparisons are of its family, as the design has it."""
+    folder, config = PROJECT_ROOT / "reports" / "small-roberta", archived("small-roberta")
+    results = results_to_probe(config)
+    found = probes_of(config, results, probe_records(config))
+    by_name, evidence = {named(of, config): of for of in results}, ProbeEvidence(config, results, probes=found)
+    assert {name: len(of) for name, of in found.models.items()} == dict.fromkeys((*by_name, RANDOM), 6) and len(
+        by_name
+    ) == 8
+    page, notice = (" ".join((folder / f"{n}.md").read_text(encoding="utf-8").split()) for n in ("FINDINGS", "NOTICE"))
+
+    asked = information_records(config)
+    assert len(asked) == 18 and all(layer.has_enough_states for record in asked for layer in layers_of(record))
+    c8 = Claim("C8", "", "", tuple(first_block(architecture, asked) for architecture in ("self", "cross")))
+    shares = []
+    for finding in c8.findings:
+        assert finding.interval is not None and finding.interval.low is not None and finding.interval.high is not None
+        shares.append(
+            tuple(round(100 * v) for v in (finding.interval.mean, finding.interval.low, finding.interval.high))
+        )
+    assert "{}% ({} to {}) after one layer".format(*shares[0]) in page
+    assert "3ML_cross's knows {}% ({} to {})".format(*shares[1]) in page
+    assert f"[{shares[0][0]}%](reports/small-roberta/FINDINGS.md)" in README
+    assert f"3ML_cross's {shares[1][0]}% |" in README
+    family = [claim for claim in probe_claims(config, results, found) if claim.verdict != "not run"]
+    assert sum(len(claim.findings) for claim in [*family, c8]) == 11
+    halves = [dataclasses.replace(c8, name=f"C8 {n}", findings=(of,)) for n, of in enumerate(c8.findings)]
+    assert corrected_verdicts([*family, *halves])[-2:] == ["supported", "contradicted"]
+    for claims in (family, [*family, c8]):
+        verdicts = dict(zip((claim.name[:2] for claim in claims), corrected_verdicts(claims), strict=True))
+        assert {n for n, v in verdicts.items() if v == "supported" and n != "C8"} == {"C1", "C3", "E1"}
+        assert {n for n, v in verdicts.items() if v == "contradicted" and n != "C8"} == {"C2", "C7"}
+    own = [dataclasses.replace(claim, findings=tuple(map(not_pooled, claim.findings))) for claim in (*family, *halves)]
+    assert corrected_verdicts(own)[-2:] == ["supported", "contradicted"]
+    corrected = {claim.name[:2]: verdict for claim, verdict in zip(own, corrected_verdicts(own), strict=True)}
+    assert {n: corrected[n] for n in ("C1", "C2", "C3", "C7", "E1")} == {
+        **dict.fromkeys(("C1", "C3"), "supported"),
+        **dict.fromkeys(("C2", "C7"), "contradicted"),
+        "E1": "undecided",
     }
-    (baseline,) = (result for result in found if result.run.model == BASELINE)
-    assert by_kind == {False: sorted(trained), True: sorted(record.run_id for record in baseline.ended.values())}
-    assert sorted(record.data["run"] for record in kept if record.stage == "rates") == sorted(trained)
-    of_figure_4 = [of for of in found if of.run.model.endswith("-40%") and of.run.config.max_steps == config.max_steps]
-    asked = [record for record in kept if record.stage == "mutual_information"]
-    ended = [record.run_id for of in of_figure_4 for record in of.ended.values()]
-    assert sorted(record.data["run"] for record in asked) == sorted(ended) and len(ended) == 6
-    assert all(LayerInformation(**layer).has_enough_states for of in asked for layer in of.metrics["layers"])
+
+    def half(interval: Interval | None) -> float:
+        assert interval is not None and interval.high is not None
+        return interval.high - interval.mean
+
+    def said(first: str, second: str, sign: int = 1, pooled: bool = True) -> str:
+        finding = evidence.scores(by_name[first], by_name[second], 0, math.inf)
+        assert finding.interval is not None
+        error = half(finding.interval if pooled else finding.by_own_seeds)
+        return f"{sign * finding.interval.mean:.1f} ± {error:.1f}"
+
+    cross, self_, one, fifteen = "3ML_cross-40%", "3ML_self-40%", "vanilla-40%", "vanilla-15%"
+    long, half_long = (name for name in by_name if "steps" in name and "self" in name)
+    of_c1 = half(evidence.scores(by_name[one], by_name[fifteen], 0, math.inf).by_own_seeds)
+    assert f"by {said(one, fifteen)} points (by own seeds ± {of_c1:.1f})" in page
+    equal_cross = next(name for name in by_name if "steps" in name and "cross" in name)
+    equal = said(next(name for name in by_name if "steps" in name and "self-40" in name), equal_cross)
+    assert f"by {said(self_, cross)} points at equal steps; at equal FLOPs by {equal}." in page
+    assert f"loses {said(self_, one, -1)} points at 40% and {said('3ML_self-50%', one, -1)} at 50%" in page
+    assert (
+        f"is {said(self_, one, -1)} points behind" in page and f"model's) {said(long, one, -1)}, a comparison" in page
+    )
+    shares = {row[0]: float(row[2].rstrip("%")) for row in standing_table(found, results, config).rows}
+    assert f"({100 * 100 / shares[one]:.0f}% of that model's)" in page and shares[long] == 100
+    e1 = f"+{said(long, fifteen, pooled=False)} and +{said(half_long, fifteen, pooled=False)}"
+    assert f"{e1} points" in notice and f"it is {e1}." in page
+    assert f"supported (+{said(long, fifteen)}, +{said(half_long, fifteen)})" in page
+    values = {n: [100 * found.mean(n, seed, DECIDING) for seed in found.models[n]] for n in found.models}
+    alone = np.mean([100 * found.words.metrics["tasks"][task]["words"] for task in DECIDING])
+    assert f"score {np.mean(values[RANDOM]):.1f}, words alone {alone:.1f}" in page
+    most, *others = sorted((statistics.stdev(values[name]) for name in by_name), reverse=True)
+    (spread,) = found.spreads.values()
+    assert spread is not None and f"p = {spread.alike:.2g}; vanilla-15% by {most:.1f} points" in notice
+    assert statistics.stdev(values[fifteen]) == most and f"by {min(others):.1f} to {max(others):.1f})" in notice
+    masked = {n: list(of.metric("eval_perplexity_masked").values()) for n, of in by_name.items()}
+    unigram = {round(run.metrics["unigram_perplexity_masked"]) for of in found.runs.values() for run in of.values()}
+    assert unigram == {677} and not any(
+        r.metrics["on_unigram_plateau"] for of in found.runs.values() for r in of.values()
+    )
+    assert f"perplexities are {min(masked[fifteen]):.0f} to {max(masked[fifteen]):.0f}, where" in page
+    ahead = {s for s in range(6) if values[fifteen][s] > max(values[long][s], values[half_long][s])}
+    behind = {s for s in range(6) if values[fifteen][s] < min(values[long][s], values[half_long][s])}
+    assert (len(ahead), len(behind)) == (2, 4) and "two of six seeds of that model left the unigram plateau" in page
+    assert max(masked[fifteen][s] for s in ahead) < 210 and min(masked[fifteen][s] for s in behind) > 350
+    assert [name for name in by_name if np.mean(values[name]) > alone] == [one]
+    means = [statistics.geometric_mean(masked[name]) for name in (cross, self_)]
+    assert f"{means[0]:.0f} of 677, where 3ML_self has {means[1]:.0f}" in page
+    losses = [np.subtract(*(list(by_name[n].metric("eval_loss").values()) for n in (of, one))) for of in (self_, cross)]
+    (c7,) = (claim for claim in family if claim.name.startswith("C7"))
+    errors = [half(finding.by_own_seeds) for finding in c7.findings[:2]]
+    mean = [f"{of.mean():.3f} ± {error:.3f}" for of, error in zip(losses, errors, strict=True)]
+    assert f"by {mean[0]} (3ML_self) and {mean[1]} nats (3ML_cross)" in page
+    shift = [100 * found.score(name, "bigram_shift").mean for name in (self_, cross, RANDOM, fifteen, one)]
+    text = "(bigram shift {:.1f}%, 3ML_cross {:.1f}, random weights {:.1f}, vanilla-15% {:.1f}, vanilla-40% {:.1f})"
+    assert text.format(*shift) in page
+    size = {run.data["encoder_parameters"] for of in found.runs.values() for run in of.values()}
+    assert {f"{count / 1e6:.2f} M parameters" for count in size} == {"0.65 M parameters"} and "0.65 M" in page
 
 
 def test_the_tuning_of_the_second_replication() -> None:
