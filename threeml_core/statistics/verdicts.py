@@ -6,7 +6,8 @@ Their mean has a 95% interval by Student's t over the seeds, which also holds th
 one. `supported`: the interval lies in the range; `contradicted`: it lies outside; else `undecided`. A claim of several
 comparisons is supported if all are, and contradicted if one is at a level that makes this as rare as for a single one
 (Bonferroni: 1 - 0.05 / comparisons). One seed gives no interval, hence no verdict. Nor is there one while a comparison
-is in doubt: it then differs by noise alone.
+is in doubt: it then differs by noise alone. Where a spread pooled over models judges, and the models do not vary alike
+(`UNEVEN`), that interval or the one by the pair's own seeds judges, whichever is wider.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ SUPPORTED, CONTRADICTED, UNDECIDED, NOT_RUN = "supported", "contradicted", "unde
 
 FALSE_VERDICT = 0.025
 """The probability that a verdict of its own is false is at most this: one end of a 95% interval."""
+
+
+UNEVEN = 0.01
+"""p-value of Bartlett's test below which models are not taken to vary alike over seeds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,16 +64,22 @@ class Finding:
     settings: tuple[str, ...] = ()
 
     @functools.cached_property
-    def _estimate(self) -> intervals.Estimate:
-        """What judges."""
-        if self.pooled and self.spread and len(self.values) > 1:
-            return intervals.pooled_estimate(self.values, self.spread, self.error)
-        return intervals.mean_estimate(self.values, self.error)
+    def _estimates(self) -> list[intervals.Estimate]:
+        """What judges; of two the wider one."""
+        own = intervals.mean_estimate(self.values, self.error)
+        if not (self.pooled and self.spread and len(self.values) > 1):
+            return [own]
+        pool = intervals.pooled_estimate(self.values, self.spread, self.error)
+        return [pool, own] if self.spread.alike is not None and self.spread.alike < UNEVEN else [pool]
+
+    def _interval(self, level: float) -> Interval:
+        found = [estimate.interval(level) for estimate in self._estimates]
+        return max(found, key=lambda of: 0 if of.high is None else of.high - of.mean)
 
     @property
     def interval(self) -> Interval | None:
         """Of the values, as it is judged; None: not run."""
-        return self._estimate.interval() if self.values else None
+        return self._interval(0.95) if self.values else None
 
     @property
     def by_pool(self) -> Interval | None:
@@ -101,7 +112,7 @@ class Finding:
         """See the module's rule."""
         if not self.values:
             return UNDECIDED if self.doubt else NOT_RUN
-        found = self._estimate.interval(level)
+        found = self._interval(level)
         if self.doubt or found.low is None or found.high is None:
             return UNDECIDED
         if self.low < found.low and found.high < self.high:

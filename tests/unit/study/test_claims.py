@@ -17,6 +17,7 @@ from threeml_core.config import StudyConfig, make_config
 from threeml_core.paper import reported_values
 from threeml_core.reporting.notes import study_notes
 from threeml_core.runs.record import RunRecord
+from threeml_core.statistics.intervals import Spread
 from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
 from threeml_core.study.claims import claims
 from threeml_core.study.experiment import StudyRun
@@ -472,3 +473,21 @@ def test_pooled_variances_judge_where_the_study_says_so() -> None:
         half = stats.t.ppf(0.975, len(models)) * finding.spread.deviation
         assert finding.by_pool.high - finding.by_pool.mean == pytest.approx(half)
     assert claims(config, results, ())[7].findings[0].spread is None, "a share is judged by its own seeds"
+
+
+def test_where_models_do_not_vary_alike_the_wider_interval_judges() -> None:
+    """Pooled 2 ± 1.1; by its own seeds 2 ± 3.7, or of values that are nearly one 2 ± 0.1."""
+    spread, wide, narrow = Spread(0.6, 20), (0.5, 2.0, 3.5), (1.95, 2.0, 2.05)
+    for values, alike, verdict in (
+        (wide, 0.5, "supported"),
+        (wide, None, "supported"),
+        (wide, 0.001, "undecided"),
+        (narrow, 0.001, "supported"),
+    ):
+        of_pool = dataclasses.replace(spread, alike=alike)
+        finding = Finding("x", "points", 0, math.inf, values, spread=of_pool, pooled=True)
+        pooled, own, judged = finding.by_pool, finding.by_own_seeds, finding.interval
+        assert pooled and own and judged and finding.verdict == verdict
+        assert judged == (max(pooled, own, key=lambda of: of.high - of.mean) if alike == 0.001 else pooled)
+        alone = dataclasses.replace(finding, pooled=False)
+        assert alone.interval == own and (alike != 0.001 or finding.p_value >= alone.p_value)
