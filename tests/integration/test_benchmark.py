@@ -16,7 +16,8 @@ import pytest
 
 from tests.unit.benchmark.test_variants import settings
 from threeml_core.__main__ import main
-from threeml_core.benchmark import run, speeds
+from threeml_core.benchmark import measure as measuring
+from threeml_core.benchmark import speeds
 from threeml_core.benchmark.breakdown import KINDS
 from threeml_core.benchmark.load import Load, Patience
 from threeml_core.benchmark.run import run_benchmark
@@ -227,13 +228,13 @@ def test_the_command(
     """Prints a table, or says that it was too noisy and fails; never a number that is not to be trusted."""
     given = {**settings(corpus_file, tmp_path), "benchmark_parts": "speed"}
     monkeypatch.setattr("threeml_core.benchmark.run.Patience", lambda: ANYHOW)
-    measure = run._measure
+    measure = measuring._measure
 
     def chosen(*arguments: Any) -> dict[str, Any]:
         fields = measure(*arguments)
         return {**fields, "metrics": idle_metrics(fields["metrics"], again)}
 
-    monkeypatch.setattr(run, "_measure", chosen)
+    monkeypatch.setattr(measuring, "_measure", chosen)
     monkeypatch.setattr(
         sys,
         "argv",
