@@ -16,7 +16,7 @@ from threeml_core.reporting.style import Figure, drawing, look_of
 from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.runs.record import RunRecord
 from threeml_core.statistics.intervals import Interval
-from threeml_core.statistics.verdicts import Claim, Finding, corrected_verdicts, family_statement
+from threeml_core.statistics.verdicts import UNEVEN, Claim, Finding, corrected_verdicts, family_statement
 from threeml_core.study.results import Result
 
 
@@ -56,7 +56,8 @@ def _how_alike(findings: Iterable[tuple[str, Finding]]) -> str:
         (of.unit, of.spread.alike) for _, of in findings if of.spread and of.spread.alike is not None and of.values
     )
     said = ", ".join(f"p = {p:.2g} ({unit})" for unit, p in known)
-    return f". Pooled: models are taken to vary alike over seeds; Bartlett's test of that: {said or 'too few'}"
+    rule = f"below {UNEVEN:g} the wider interval judges"
+    return f". Pooled: models are taken to vary alike over seeds; Bartlett's test of that: {said or 'too few'}; {rule}"
 
 
 def number_of(value: float, finding: Finding, sign: str = "") -> str:

@@ -263,20 +263,21 @@ def test_the_second_encoder() -> None:
         return f"{sign * finding.interval.mean:.1f} ± {error:.1f}"
 
     cross, self_, one, fifteen = "3ML_cross-40%", "3ML_self-40%", "vanilla-40%", "vanilla-15%"
-    long, half_long = (name for name in by_name if "steps" in name and "self" in name)
+    forty, fifty = (name for name in by_name if "steps" in name and "self" in name)
     assert f"by {said(one, fifteen)} points. At 15%" in page
     equal_cross = next(name for name in by_name if "steps" in name and "cross" in name)
     equal = said(next(name for name in by_name if "steps" in name and "self-40" in name), equal_cross)
     assert f"by {said(self_, cross)} points at equal steps; at equal FLOPs by {equal}." in page
     assert f"loses {said(self_, one, -1)} points at 40% and {said('3ML_self-50%', one, -1)} at 50%" in page
     assert (
-        f"is {said(self_, one, -1)} points behind" in page and f"model's) {said(long, one, -1)}, a comparison" in page
+        f"is {said(self_, one, -1)} points behind" in page and f"model's) {said(forty, one, -1)}, a comparison" in page
     )
+    assert f"behind vanilla-40% too, by {said(self_, one, -1)} points; it is ahead of 3ML_cross" in README
     shares = {row[0]: float(row[2].rstrip("%")) for row in standing_table(found, results, config).rows}
-    assert f"({100 * 100 / shares[one]:.0f}% of that model's)" in page and shares[long] == 100
-    e1 = f"+{said(long, fifteen)} and +{said(half_long, fifteen)}"
+    assert f"({100 * 100 / shares[one]:.0f}% of that model's)" in page and shares[forty] == 100
+    e1 = f"+{said(forty, fifteen)} and +{said(fifty, fifteen)}"
     assert f"by own seeds {e1})" in notice and f"by own seeds it is {e1}:" in page
-    both = [f"+{said(name, fifteen, by='by_pool')}" for name in (long, half_long)]
+    both = [f"+{said(name, fifteen, by='by_pool')}" for name in (forty, fifty)]
     assert f"supported ({', '.join(both)})" in page and f"(pooled {' and '.join(both)} points" in notice
     (budget,) = (claim for claim in family if claim.name.startswith("E1"))
     assert budget.verdict == "undecided" and all(of.by_pool and of.by_pool.low > 0 for of in budget.findings)
@@ -293,8 +294,8 @@ def test_the_second_encoder() -> None:
         r.metrics["on_unigram_plateau"] for of in found.runs.values() for r in of.values()
     )
     assert f"perplexities are {min(masked[fifteen]):.0f} to {max(masked[fifteen]):.0f}, where" in page
-    ahead = {s for s in range(6) if values[fifteen][s] > max(values[long][s], values[half_long][s])}
-    behind = {s for s in range(6) if values[fifteen][s] < min(values[long][s], values[half_long][s])}
+    ahead = {s for s in range(6) if values[fifteen][s] > max(values[forty][s], values[fifty][s])}
+    behind = {s for s in range(6) if values[fifteen][s] < min(values[forty][s], values[fifty][s])}
     assert (len(ahead), len(behind)) == (2, 4) and "two of six seeds of that model left the unigram plateau" in page
     assert max(masked[fifteen][s] for s in ahead) < 210 and min(masked[fifteen][s] for s in behind) > 350
     assert [name for name in by_name if np.mean(values[name]) > alone] == [one]
