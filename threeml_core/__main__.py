@@ -20,7 +20,7 @@ from threeml_core.runs.record import code_commit
 def pretrain(config: StudyConfig) -> None:
     """Pre-train a model, as notebooks/02_pretrain.ipynb does."""
     from threeml_core.training.distributed import Processes
-    from threeml_core.training.loop import pretrain
+    from threeml_core.training.run import pretrain
 
     record = pretrain(config)
     if Processes.of_torchrun().is_first and LEAVE not in os.environ:  # who started it says so

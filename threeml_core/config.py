@@ -380,13 +380,7 @@ def _refuse_surprises(node: yaml.Node | None, path: Path) -> None:
 def _read_yaml(path: Path) -> dict[str, Any]:
     one_a_line = "expected lines 'name: value', one for each parameter"
     try:
-        content = path.read_bytes()
-        if encoding := utf16_of(content[:4096]):
-            raise ParameterError(f"{path} looks like UTF-16: convert it with `iconv -f {encoding} -t utf-8`")
-        loader = yaml.SafeLoader(content.decode("utf-8-sig"))
-        node = loader.get_single_node()
-        _refuse_surprises(node, path)
-        document = loader.construct_document(node) if node else None
+        document = _parse_yaml(path.read_bytes(), path)
     except ParameterError:
         raise
     except Exception as error:  # values that are no number or date raise errors of many kinds
@@ -394,7 +388,17 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ParameterError(f"cannot read parameters from {path}: {reason}; {one_a_line}") from None
     if not isinstance(document, dict | None):
         raise ParameterError(f"{path}: {one_a_line}")
-    return document or {}
+    return dict(document or {})
+
+
+@functools.lru_cache  # a page reads its preset a hundred times
+def _parse_yaml(content: bytes, path: Path) -> Any:
+    if encoding := utf16_of(content[:4096]):
+        raise ParameterError(f"{path} looks like UTF-16: convert it with `iconv -f {encoding} -t utf-8`")
+    loader = yaml.SafeLoader(content.decode("utf-8-sig"))
+    node = loader.get_single_node()
+    _refuse_surprises(node, path)
+    return loader.construct_document(node) if node else None
 
 
 def load_preset(name: str) -> dict[str, Any]:

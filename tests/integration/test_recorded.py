@@ -25,7 +25,7 @@ from threeml_core.runs.ledger import of_pretraining
 from threeml_core.runs.record import SCHEMA, STAGES, RunRecord, load_records, read_metrics, read_record, write_record
 from threeml_core.study.ledger import study_runs
 from threeml_core.study.run import corruption_rows, finished_results, prepare, run_study
-from threeml_core.training.loop import pretrain
+from threeml_core.training.run import pretrain
 
 
 def everything(runs_dir: str) -> list[RunRecord]:

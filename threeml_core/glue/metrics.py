@@ -12,8 +12,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from scipy import special, stats
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from scipy import special
 
 from threeml_core.foundation.errors import ParameterError
 from threeml_core.glue.tasks import Task
@@ -35,8 +34,12 @@ def metric_value(metric: str, labels: np.ndarray, predictions: np.ndarray) -> tu
     if metric in ("mcc", "pearson", "spearman") and constant:
         return 0.0, False
     if metric in ("pearson", "spearman"):
+        from scipy import stats
+
         correlation = stats.pearsonr if metric == "pearson" else stats.spearmanr
         return float(correlation(np.asarray(labels, float), np.asarray(predictions, float)).statistic), True
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef  # pages of records do not wait for it
+
     if metric == "f1":
         return float(f1_score(labels, predictions, zero_division=0)), True
     return float({"mcc": matthews_corrcoef, "accuracy": accuracy_score}[metric](labels, predictions)), True

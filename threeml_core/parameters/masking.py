@@ -15,6 +15,7 @@ KINDS = ("masked", "replaced", "unchanged")
 """What can happen to a corrupted token; the order of a split and of every count."""
 
 
+@functools.cache  # a study reads it thousands of times
 def _read_split(text: str) -> tuple[Fraction, ...]:
     parts = text.split("-")
     if len(parts) != 3 or not math.isclose(sum(map(float, parts)), 100.0) or min(map(float, parts)) < 0:

@@ -100,8 +100,8 @@ def plot_speedups(recipe: str) -> Figure:
         for architecture in PAPER_ARCHITECTURES:
             label = ARCHITECTURES[architecture].label
             look = {**look_of(architecture), "marker": "", "label": label, "linewidth": 2}
-            given = {"preset": recipe, "architecture": architecture}
-            configs = [make_config({**given, "mask_rate": float(rate)}) for rate in rates]
+            config = make_config({"preset": recipe, "architecture": architecture})
+            configs = [config.replace(mask_rate=float(rate)) for rate in rates]
             over_15 = [flops.config_speedup(c, "paper", 0.15) for c in configs]
             axes[0].plot(100 * rates, over_15, **look)
             axes[1].plot(100 * rates, [flops.config_speedup(c, "paper", c.mask_rate) for c in configs], **look)

@@ -54,7 +54,7 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     given = {n: "None" if (v := getattr(config, n)) is None else v for n in names}
     given["preset"] = config.preset
     os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps, and two notebooks talk at once
-    sources = sorted(pages_of(config), key=lambda path: (path.stem == LAST, path.stem))
+    sources = sorted(pages_of(config), key=lambda path: (path.stem == LAST and not config.plan_only, path.stem))
     failed: list[str] = []
     with exclusive(folder / ".lock", f"the notebooks folder {folder}"):
         keys = {source: _key(source, config, given) for source in sources}
@@ -130,7 +130,7 @@ def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config
     unfinished = folder / "unfinished" / source.name
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     options = {"kernel_name": "python3", "progress_bar": False, "cwd": PROJECT_ROOT, "autosave_cell_every": 5}
-    options["extra_arguments"] = ["--log-level=ERROR"]  # a kernel warns of each start that it listens on this host
+    options["extra_arguments"] = ["--log-level=CRITICAL"]  # a kernel may warn of its start and end
     try:
         papermill.execute_notebook(source, unfinished, given, **options)
     except papermill.PapermillExecutionError as error:

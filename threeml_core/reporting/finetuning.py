@@ -251,16 +251,20 @@ def plot_spread(study: GlueStudy) -> Figure:
     results = [result for result in study.results if result.best]
     if not results:
         return _nothing(study)
+    import seaborn as sns  # with pandas a second, which no other page needs
+
     with drawing(height=0.6 + 0.45 * len(results)) as (figure, (axis,)):
+        titles = [result.title for result in results]
+        ended = [(r, o.title) for o in results for r in o.records if r.failure is None]
+        scores, tasks = [100 * record.metrics["score"] for record, _ in ended], [title for _, title in ended]
+        swarm = {"size": 4, "color": GREY, "alpha": 0.5, "label": "a run", "legend": False}
+        sns.swarmplot(x=scores, y=tasks, order=titles, ax=axis, **swarm)
         for row, result in enumerate(results):
             assert result.chance is not None
-            ended = [100 * record.metrics["score"] for record in result.records if record.failure is None]
-            axis.scatter(ended, [row] * len(ended), color=GREY, s=18, alpha=0.5, label="a run")
             best, color = [100 * score for score in result.seed_scores], color_of(study.architecture)
             axis.scatter(best, [row] * len(best), color=color, s=34, label="best of a seed", zorder=3)
             for label, value, mark in ((CONSTANT, result.chance, "|"), (WORDS, result.baseline.metrics["score"], "x")):
                 axis.scatter([100 * value], [row], color=INK, marker=mark, s=60, label=label, zorder=4)
-        axis.set_yticks(range(len(results)), [result.title for result in results])
         axis.set(xlabel="score", ylim=(len(results) - 0.5, -0.5))
         legend_below([axis])
     spreads = ", ".join(f"{result.task.title} {_range(result.seed_scores)}" for result in results)

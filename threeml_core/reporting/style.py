@@ -14,7 +14,6 @@ from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
-import seaborn as sns
 from IPython.display import display
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure as MatplotlibFigure
@@ -46,6 +45,7 @@ def color_of(architecture: str | None) -> str:
 _INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
 _RC: Any = dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none")
 _RC |= {**dict.fromkeys(_INKED, INK), "grid.color": GREY, "grid.alpha": 0.3, "legend.frameon": False}
+_RC |= {"axes.spines.top": False, "axes.spines.right": False}
 _RC |= {"svg.fonttype": "none", "svg.hashsalt": "3ml", "font.size": 11}
 
 
@@ -71,17 +71,13 @@ class Figure:
 
     def __init__(self, figure: MatplotlibFigure, alt: str, caption: str = "") -> None:
         self.alt, self.caption = alt, caption or alt
-        buffer, pixels, self.png = io.StringIO(), io.BytesIO(), io.BytesIO()
+        self.figure, buffer = figure, io.StringIO()
         for artist in (each for axis in figure.axes for each in (*axis.lines, *axis.collections) if not each.get_gid()):
             if (label := str(artist.get_label())) and not label.startswith("_"):
                 hover(artist, [label.replace(r"\$", "$")])
         with matplotlib.rc_context(_RC):
             figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
-            figure.savefig(pixels, format="png", bbox_inches="tight", dpi=_DPI, facecolor="white")
         plt.close(figure)
-        Image.open(pixels).convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE).save(
-            self.png, format="png", optimize=True
-        )
         _, tag, svg = buffer.getvalue().partition("<svg")
         for colour, of_page in _OF_PAGE.items():
             svg = svg.replace(colour, of_page)
@@ -96,13 +92,22 @@ class Figure:
     def __repr__(self) -> str:
         return f"Figure: {self.alt}"
 
+    def png(self) -> bytes:
+        """As a picture of few colours, on white: for viewers of notebooks."""
+        pixels, file = io.BytesIO(), io.BytesIO()
+        with matplotlib.rc_context(_RC):
+            self.figure.savefig(pixels, format="png", bbox_inches="tight", dpi=_DPI, facecolor="white")
+        picture = Image.open(pixels).convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE)
+        picture.save(file, format="png", optimize=True)
+        return file.getvalue()
+
     def _repr_html_(self) -> str:
         """The SVG with its caption."""
         return f'<figure class="study">{self.svg}<figcaption>{html.escape(self.caption)}</figcaption></figure>'
 
     def _ipython_display_(self) -> None:
         """Two outputs: the figure, and for viewers of notebooks its caption, which the report has already."""
-        png = base64.b64encode(self.png.getvalue()).decode()
+        png = base64.b64encode(self.png()).decode()
         display({FIGURE: self._repr_html_(), "image/png": png, "text/plain": repr(self)}, raw=True)
         caption = {"text/html": f"<p><small>{html.escape(self.caption)}</small></p>", "text/plain": self.caption}
         display(caption, raw=True, metadata={"caption": True})
@@ -133,7 +138,6 @@ def drawing(panels: int = 1, height: float = 3.4, per_row: int = 8) -> Iterator[
         figure, axes = plt.subplots(rows, columns, figsize=(7.4, height * rows), squeeze=False, layout="constrained")
         for number, axis in enumerate(axes.flat):
             axis.grid(True)
-            sns.despine(ax=axis)
             axis.set_visible(number < panels)
         yield figure, list(axes.flat)[:panels]
 

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import special
 
 FEWEST_OF_TWO_SIDES = 3
 """Values a side from which Welch's interval covers 93 to 97% (tested up to 3 and 5); with two it covers 89 to 98%."""
@@ -134,9 +134,14 @@ def pooled_spread(groups: Iterable[Sequence[float]]) -> Spread | None:
         return None
     variances = [statistics.variance(values) for values in several]
     squares = sum(variance * (len(values) - 1) for variance, values in zip(variances, several, strict=True))
-    testable = len(several) > 1 and min(variances) > 0
-    alike = float(stats.bartlett(*several).pvalue) if testable else None
+    alike = _alike(several) if len(several) > 1 and min(variances) > 0 else None
     return Spread(math.sqrt(squares / freedom), freedom, alike)
+
+
+def _alike(groups: Sequence[Sequence[float]]) -> float:
+    from scipy.stats import bartlett  # half a second, which most pages have no use for
+
+    return float(bartlett(*groups).pvalue)
 
 
 def pooled_estimate(differences: Sequence[float], spread: Spread, shared: float = 0.0) -> Estimate:
@@ -159,6 +164,8 @@ def detectable_difference(
     noncentral t is integrated over the standard error's own distribution, as scipy's has no value for few seeds. A
     `shared` standard error of measurement adds to the interval and to what it is of; see `Estimate`.
     """
+    from scipy.optimize import brentq  # as above
+
     if seeds < 2:
         return math.inf
     error = deviation / math.sqrt(seeds)
@@ -168,13 +175,13 @@ def detectable_difference(
     freedom = seeds - 1
     bound = _t(level, freedom)
     shares = (np.arange(2000) + 0.5) / 2000
-    errors = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)  # estimated over true standard error
+    errors = np.sqrt(special.chdtri(freedom, 1 - shares) / freedom)  # estimated over true standard error
     halves = np.hypot(bound * errors * error, _normal(level) * shared) / whole
 
     def missing(shift: float) -> float:
-        return float(np.mean(stats.norm.cdf(shift - halves) + stats.norm.cdf(-shift - halves))) - power
+        return float(np.mean(special.ndtr(shift - halves) + special.ndtr(-shift - halves))) - power
 
-    return float(optimize.brentq(missing, 0, 10 * bound)) * whole
+    return float(brentq(missing, 0, 10 * bound)) * whole
 
 
 def _t(level: float, freedom: float) -> float:

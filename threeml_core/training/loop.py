@@ -29,7 +29,6 @@ from threeml_core.masking import CorruptedBatch
 from threeml_core.models.portable import portable_source
 from threeml_core.parameters.masking import KINDS, executed_statement, parse_mask_split
 from threeml_core.parameters.model import MODERN
-from threeml_core.runs.ledger import pretraining
 from threeml_core.runs.record import (
     RunRecord,
     describe_environment,
@@ -92,8 +91,6 @@ def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     Raises:
         StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
     """
-    if config.plan_only:
-        return pretraining(config)
     # a process that another one has started leaves it to that one
     pushes = config.push_to_hub is not None and Processes.of_torchrun().is_first and LEAVE not in os.environ
     if pushes:
