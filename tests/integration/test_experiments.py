@@ -20,7 +20,7 @@ from threeml_core.information.run import mutual_information
 from threeml_core.study.experiment import Experiment
 from threeml_core.study.ledger import find
 from threeml_core.study.run import finished_results, prepare, run_study
-from threeml_core.training.loop import pretrain
+from threeml_core.training.run import pretrain
 
 
 def finished(runs_dir: Path) -> dict[str, int]:

@@ -7,6 +7,7 @@ import html
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -34,6 +35,7 @@ from threeml_core.study.ledger import find
 from threeml_core.study.probes import (
     ABLATIONS,
     DECIDING,
+    OTHER_SIZES,
     PROBED,
     PROBES,
     RANDOM,
@@ -257,6 +259,17 @@ def test_replaced_tokens_make_3ml_cross() -> None:
     before = evidence.scores(by_name[unchanged], by_name[one], 0, math.inf).interval
     assert before is not None and before.high is not None
     assert f"where Table 2c's seeds had {-before.mean:.1f} ± {before.high - before.mean:.1f}" in design
+
+
+def test_sizes_wait_for_their_other_seeds() -> None:
+    """One seed of all models of other sizes lies beside `small-modern`'s records; with those none is missing."""
+    config, folder = archived("small-modern"), PROJECT_ROOT / "reports" / "small-modern"
+    aside = read_archive(folder, "sizes.jsonl")
+    assert Counter(record.stage for record in aside) == dict.fromkeys(("pretrain", "probe", "rates"), 11)
+    trained = [record for record in (*read_archive(folder), *aside) if record.stage == "pretrain"]
+    found = find(config, [OTHER_SIZES], trained, any_text=True)
+    assert len(found) == 15 and all(0 in result.ended for result in found)
+    assert {record.data["run"] for record in aside if record.stage == "probe"} < {record.run_id for record in trained}
 
 
 def test_the_second_encoder() -> None:
