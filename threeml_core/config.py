@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import copy
 import dataclasses
 import difflib
 import functools
@@ -388,7 +389,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ParameterError(f"cannot read parameters from {path}: {reason}; {one_a_line}") from None
     if not isinstance(document, dict | None):
         raise ParameterError(f"{path}: {one_a_line}")
-    return dict(document or {})
+    return copy.deepcopy(document or {})
 
 
 @functools.lru_cache  # a page reads its preset a hundred times

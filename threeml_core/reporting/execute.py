@@ -54,6 +54,7 @@ def execute_notebooks(config: StudyConfig, log: Log = print_line) -> tuple[Path,
     given = {n: "None" if (v := getattr(config, n)) is None else v for n in names}
     given["preset"] = config.preset
     os.environ["TQDM_DISABLE"] = "1"  # a bar would leave a line for each of its steps, and two notebooks talk at once
+    # of records no page waits for what another finds
     sources = sorted(pages_of(config), key=lambda path: (path.stem == LAST and not config.plan_only, path.stem))
     failed: list[str] = []
     with exclusive(folder / ".lock", f"the notebooks folder {folder}"):
@@ -130,7 +131,7 @@ def _execute(source: Path, folder: Path, given: dict[str, Any], key: str, config
     unfinished = folder / "unfinished" / source.name
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     options = {"kernel_name": "python3", "progress_bar": False, "cwd": PROJECT_ROOT, "autosave_cell_every": 5}
-    options["extra_arguments"] = ["--log-level=CRITICAL"]  # a kernel may warn of its start and end
+    options["extra_arguments"] = ["--log-level=CRITICAL"]  # it warns of its start, calls its end an error
     try:
         papermill.execute_notebook(source, unfinished, given, **options)
     except papermill.PapermillExecutionError as error:

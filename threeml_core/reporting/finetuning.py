@@ -257,7 +257,7 @@ def plot_spread(study: GlueStudy) -> Figure:
         titles = [result.title for result in results]
         ended = [(r, o.title) for o in results for r in o.records if r.failure is None]
         scores, tasks = [100 * record.metrics["score"] for record, _ in ended], [title for _, title in ended]
-        swarm = {"size": 4, "color": GREY, "alpha": 0.5, "label": "a run", "legend": False}
+        swarm = {"size": 4, "color": GREY, "alpha": 0.5, "label": "a run", "legend": False, "warn_thresh": 1}
         sns.swarmplot(x=scores, y=tasks, order=titles, ax=axis, **swarm)
         for row, result in enumerate(results):
             assert result.chance is not None

@@ -164,18 +164,18 @@ def detectable_difference(
     noncentral t is integrated over the standard error's own distribution, as scipy's has no value for few seeds. A
     `shared` standard error of measurement adds to the interval and to what it is of; see `Estimate`.
     """
-    from scipy.optimize import brentq  # as above
-
     if seeds < 2:
         return math.inf
     error = deviation / math.sqrt(seeds)
     whole = math.hypot(error, shared)
     if whole == 0:
         return 0.0
+    from scipy.optimize import brentq  # which most pages have no use for
+
     freedom = seeds - 1
     bound = _t(level, freedom)
     shares = (np.arange(2000) + 0.5) / 2000
-    errors = np.sqrt(special.chdtri(freedom, 1 - shares) / freedom)  # estimated over true standard error
+    errors = np.sqrt(special.chdtri(freedom, shares) / freedom)  # estimated over true standard error
     halves = np.hypot(bound * errors * error, _normal(level) * shared) / whole
 
     def missing(shift: float) -> float:

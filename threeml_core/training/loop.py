@@ -84,9 +84,9 @@ def planned_run(config: StudyConfig, data: PreparedData, device: torch.device) -
 def pretrain(config: StudyConfig, log: Log = print_line) -> RunRecord:
     """Pre-train one model, or return the record if that was done before, or go on where it was interrupted.
 
-    Whatever `plan_only` says; `run.pretrain` heeds it. Source: section 3.3 and Appendix A. Leaves `runs/pretrain/<run id>/` with `record.json`, `metrics.jsonl`,
-    `model/` (decoder included) and `encoder/` (an ordinary RoBERTa or ModernBERT with tokenizer). With `push_to_hub` it
-    goes to the hub, also if it was done before.
+    Whatever `plan_only` says; `run.pretrain` heeds it. Source: section 3.3 and Appendix A. Leaves
+    `runs/pretrain/<run id>/` with `record.json`, `metrics.jsonl`, `model/` (decoder included) and `encoder/` (an
+    ordinary RoBERTa or ModernBERT with tokenizer). With `push_to_hub` it goes to the hub, also if it was done before.
 
     Raises:
         StudyError: bad parameters or corpus, a damaged run folder, a full disk, a loss that is not finite.
