@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from threeml_core import __main__ as command
-from threeml_core.foundation.files import PROJECT_ROOT
+from threeml_core.foundation.files import PACKAGE, PROJECT_ROOT
 
 PYPROJECT = tomllib.loads((PROJECT_ROOT / "pyproject.toml").read_text())
 EXTRAS = PYPROJECT["project"]["optional-dependencies"]
@@ -137,10 +137,15 @@ def test_a_stage_needs_its_extras_alone(stage: str) -> None:
     assert imports_without(modules, outside(needed_by(base_dependencies() | named))) == ""
 
 
+REPORTING = " ".join(
+    f"threeml_core.reporting.{path.stem}" for path in sorted((PACKAGE / "reporting").glob("[a-z]*.py"))
+)
+
+
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [
-        ("threeml_core.reporting", "torch transformers datasets gensim"),
+        pytest.param(REPORTING, "torch transformers datasets gensim pandas seaborn sklearn", id="reporting"),
         ("threeml_core.config", "torch numpy pandas"),
         *(
             (f"threeml_core.{room}.run", "torch transformers")
@@ -151,7 +156,7 @@ def test_a_stage_needs_its_extras_alone(stage: str) -> None:
 )
 def test_what_an_import_needs(module: str, forbidden: str) -> None:
     """A report builds without torch, and so do its pages of records; parameters need nothing."""
-    assert imports_without([module], forbidden) == ""
+    assert imports_without(module.split(), forbidden) == ""
 
 
 def test_no_file_names_a_registry_or_a_machine() -> None:
