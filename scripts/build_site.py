@@ -42,6 +42,8 @@ def page_of(source: Path) -> Path:
 
 def destination(file: Path) -> Path:
     """Where a link to a file of the repository leads in the site. Code gets a page that shows it."""
+    if file == Path("reports/FINDINGS.md"):
+        return Path("reports/index.html")
     if file.suffix == ".md":  # of a report's Markdown files the report has pages
         return file.with_name(f"{file.stem.lower()}.html") if file.parts[0] == "reports" else page_of(file)
     if file.parts[0] in COPIED:
@@ -86,7 +88,7 @@ def lay_out_report(source: Path) -> None:
 
 def reports_page() -> str:
     """The committed reports, each with the first sentence of its first page."""
-    parts = ["# Reports\n"]
+    parts = ["# Reports\n", "[What the study found](reports/index.html), with both encoders. Then each report:\n"]
     for index in sorted((PAGES / "reports").glob("*/index.html")):
         text = index.read_text(encoding="utf-8")
         title, finding = re.search(r"<h1[^>]*>(.*?)</h1>\s*<p>(.*?)</p>", text, re.DOTALL).groups()  # type: ignore[union-attr]

@@ -158,7 +158,9 @@ def test_a_report_from_a_folder_with_a_short_name(installed: Path, far: Path) ->
     assert all(page.rstrip().endswith("</html>") for page in pages.values())
 
 
-@pytest.mark.parametrize(("stage", "module"), [("report", "papermill"), ("finetune", "sklearn"), ("plan", "matplotlib")])
+@pytest.mark.parametrize(
+    ("stage", "module"), [("report", "papermill"), ("finetune", "sklearn"), ("plan", "matplotlib")]
+)
 def test_a_library_that_is_missing(stage: str, module: str, installed: Path, far: Path, small: dict) -> None:
     """One line, with the command that installs the extra."""
     program = "import sys; sys.modules[sys.argv.pop(1)] = None; from threeml_core.__main__ import main; main()"

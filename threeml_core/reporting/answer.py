@@ -12,7 +12,7 @@ from threeml_core.glue.tasks import GLUE_TASKS, select_tasks
 from threeml_core.reporting import cells
 from threeml_core.reporting.claims import claim_table, key_figure, measured
 from threeml_core.reporting.documents import Study, judged_by_probes, probes_found
-from threeml_core.reporting.forest import PROBES, forest_plot
+from threeml_core.reporting.forest import FINE_TUNED, PROBES, forest_plot
 from threeml_core.reporting.notes import first_notes
 from threeml_core.reporting.performance import noise_statement, speed_comparison
 from threeml_core.reporting.references import AVERAGE, WORDS, references
@@ -207,7 +207,8 @@ def study_page(config: StudyConfig, records: Sequence[RunRecord]) -> tuple[list[
     said.append(scale_sentence(config, results))
     notes = f"{first_notes(results)} The rule of the verdicts, which no result can change: "
     notes += "[comparison](06_comparison.ipynb#the-paper-s-claims)."
-    return said, [forest_plot(found, probed), key_figure(results, config, records), notes, claim_table(found)]
+    forest = forest_plot({FINE_TUNED: found, PROBES: probed})
+    return said, [forest, key_figure(results, config, records), notes, claim_table(found)]
 
 
 def _probed(config: StudyConfig, has_own: bool) -> tuple[list[Claim], str]:
@@ -239,7 +240,7 @@ def first_page(
         results = find(config, None, [record for record in records if record.stage == "pretrain"])
         standing = standing_table(probes_found(config), results, config)
         said = [*probe_sentences(found), scale_sentence(config, results)]
-        return said, [standing, forest_plot(found, kind=PROBES), claim_table(found)]
+        return said, [standing, forest_plot({PROBES: found}), claim_table(found)]
     if about == "speedrun":
         ladder = climbed(config, read_sweep(config))
         tried = [result for rung in ladder for result in rung.results if result.ended]

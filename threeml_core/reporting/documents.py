@@ -1,10 +1,12 @@
 """Tables in documents, written from a report's records: `python -m threeml_core.reporting.documents`.
 
-A document marks where a table stands: `<!-- table: <preset or formula> <name> -->`, then `<!-- end of table -->`.
+A document marks where a table stands: `<!-- table: <preset> <name> -->`, then `<!-- end of table -->`; `no-preset`
+stands for the preset of a table that is not of one report.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -27,12 +29,12 @@ from threeml_core.reporting.rivals import cost_table
 from threeml_core.reporting.scaling import scaling_table
 from threeml_core.reporting.speedrun import ladder_table, sweep_table
 from threeml_core.reporting.standing import size_table, standing_table
-from threeml_core.reporting.table import MISSING, Table
+from threeml_core.reporting.table import MISSING, NOT_RUN, Table
 from threeml_core.reporting.table_2 import swap_table
 from threeml_core.reporting.table_3 import budget_table, difference_table, learned_table
 from threeml_core.runs.archive import from_records
 from threeml_core.runs.record import STAGES, load_records
-from threeml_core.statistics.verdicts import Claim
+from threeml_core.statistics.verdicts import Claim, corrected_verdicts
 from threeml_core.study.claims import claims
 from threeml_core.study.ledger import find
 from threeml_core.study.probes import Probes, probe_claims, probes_of, results_to_probe
@@ -47,11 +49,15 @@ DOCUMENTS = (
     "docs/probing.md",
     "docs/reading-the-report.md",
     "docs/rivals.md",
+    "reports/FINDINGS.md",
     "reports/small-modern/FINDINGS.md",
     "reports/small-roberta/FINDINGS.md",
     "reports/small/FINDINGS.md",
     "reports/small/APPENDIX.md",
 )  # files of the project that hold such tables
+
+REPLICATIONS = {"ModernBERT": "small-modern", "RoBERTa": "small-roberta"}
+"""Encoder -> preset of the study that asked the paper's questions of it."""
 
 CORE_WATTS = 10.0  # of one busy core, assumed: 280 W over a server's 64 cores, doubled for all around it, rounded up
 
@@ -179,6 +185,24 @@ def judged_by_probes(config: StudyConfig) -> list[Claim]:
     return [claim for claim in claims if any(finding.planned for finding in claim.findings)]
 
 
+@functools.cache
+def replicated() -> Mapping[str, Sequence[Claim]]:
+    """Encoder -> the claims that probes judge in its report; the first has all that the others have."""
+    return {encoder: judged_by_probes(Study(preset).config) for encoder, preset in REPLICATIONS.items()}
+
+
+def _verdicts() -> Table:
+    """Claims by encoder; *alone*: a verdict that does not hold corrected for all comparisons of that encoder."""
+    rows: dict[str, dict[str, str]] = {}
+    nothing = dict.fromkeys(REPLICATIONS, NOT_RUN)
+    for encoder, found in replicated().items():
+        for claim, corrected in zip(found, corrected_verdicts(found), strict=True):
+            name = claim.name.partition(" ")[0]
+            row = rows.setdefault(name, {"Claim": name, "What it says": claim.text, **nothing})
+            row[encoder] = claim.verdict + ", alone" * (corrected != claim.verdict)
+    return Table([*rows.values()], "")
+
+
 TABLES: Mapping[str, Callable[[Study], Table]] = {
     "results": _results,
     "claims": lambda study: claim_table(study.claims),
@@ -203,8 +227,10 @@ TABLES: Mapping[str, Callable[[Study], Table]] = {
     "probe-differences": lambda study: probe_difference_table(probes_found(study.config)),
 }
 
-FORMULAS: Mapping[str, Callable[[], Table]] = {"reported": reported_and_computed}
-"""Tables that no record is needed for; a document marks them with `formula` in place of a preset."""
+OTHERS: Mapping[str, Callable[[], Table]] = {"reported": reported_and_computed, "verdicts": _verdicts}
+"""Tables of formulas, and of several reports."""
+
+_NO_PRESET = "no-preset"
 
 
 def render(text: str, studies: dict[str, Study]) -> str:
@@ -216,11 +242,11 @@ def render(text: str, studies: dict[str, Study]) -> str:
 
     def table(match: re.Match[str]) -> str:
         start, preset, name, end = match.groups()
-        known = FORMULAS if preset == "formula" else TABLES
+        known = OTHERS if preset == _NO_PRESET else TABLES
         if name not in known:
             raise StudyError(f"no table {name!r} is known: expected one of {', '.join(known)}")
-        if preset == "formula":
-            return f"{start}{FORMULAS[name]().markdown()}\n{end}"
+        if preset == _NO_PRESET:
+            return f"{start}{OTHERS[name]().markdown()}\n{end}"
         if preset not in studies:
             studies[preset] = Study(preset)
         return f"{start}{TABLES[name](studies[preset]).markdown()}\n{end}"

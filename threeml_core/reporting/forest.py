@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,12 +31,13 @@ _UNITS = {
 FINE_TUNED, PROBES = "fine-tuned", "probes"
 """How encoders are judged: a mark and a column of verdicts each."""
 
-_MARKERS = {FINE_TUNED: "o", PROBES: "s"}
+_MARKERS = ("o", "s")
+_COLUMN = 0.31  # of verdicts; its width, in that of the panels
 
 
 @dataclasses.dataclass(frozen=True)
 class _Line:
-    """One of the plot: a claim's heading, or a comparison, also by probes if there is one."""
+    """One of the plot: a claim's heading, or a comparison, with all findings about it."""
 
     text: str
     verdicts: tuple[str, ...]
@@ -46,33 +48,32 @@ class _Line:
         return 1 + 0.85 * self.text.count("\n") + 0.5 * (not self.findings)
 
 
-def forest_plot(claims: Sequence[Claim], probed: Sequence[Claim] = (), kind: str = FINE_TUNED) -> Figure:
+def forest_plot(judged: Mapping[str, Sequence[Claim]]) -> Figure:
     """A panel for each unit, and in it the claims with their comparisons.
 
     Args:
-        claims: of the study.
-        probed: some of the same claims judged by probes, in the same order of comparisons; see `probe_claims`.
-        kind: how `claims` are judged.
+        judged: how or where -> the claims that were judged so, at most two; the first has all claims and the other
+            some of the same, with the same comparisons in the same order.
     """
-    by_probes = {_name(claim): claim for claim in probed}
-    panels = {unit: lines for unit in _UNITS if (lines := _lines(claims, by_probes, unit))}
-    names = [kind, PROBES] if probed else [kind]
+    names, (claims, *others) = [name for name, found in judged.items() if found], judged.values()
+    beside = {_name(claim): claim for other in others for claim in other}
+    panels = {unit: lines for unit in _UNITS if (lines := _lines(claims, beside, unit))}
     heights = [sum(line.height for line in lines) + 3 for lines in panels.values()]
     with drawing(len(panels), 0.19 * sum(heights) / len(panels), per_row=1) as (figure, axes):
         axes[0].get_gridspec().set_height_ratios(heights)
         for axis, (unit, lines) in zip(axes, panels.items(), strict=True):
-            _draw(axis, unit, lines, names)
+            _draw(axis, unit, lines, len(names))
         for column, name in enumerate(names if len(names) > 1 else ()):
-            axes[0].text(1.02 + 0.27 * column, 1, name, transform=axes[0].transAxes, fontsize=8.5, va="bottom")
+            axes[0].text(1.02 + _COLUMN * column, 1, name, transform=axes[0].transAxes, fontsize=8.5, va="bottom")
         handles: list[Any] = [
-            Line2D([], [], marker=_MARKERS[name], color=INK, markersize=5, linewidth=1.5, label=f"{name}, 95% interval")
-            for name in names
+            Line2D([], [], marker=mark, color=INK, markersize=5, linewidth=1.5, label=f"{name}, 95% interval")
+            for name, mark in zip(names, _MARKERS, strict=False)
         ]
         if any(paper_value(finding) is not None for claim in claims for finding in claim.findings):
             handles.append(Line2D([], [], label="the paper", **_PAPER))
         handles.append(Patch(color=GREY, alpha=0.25, linewidth=0, label="what the claim allows"))
         figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8.5)
-    said = "; ".join(_said(claim, by_probes) for claim in claims)
+    said = "; ".join(_said(claim, beside, names[-1]) for claim in claims)
     return Figure(
         figure,
         f"The paper's claims, each with its comparisons: {said}.",
@@ -89,22 +90,27 @@ def _name(claim: Claim) -> str:
     return claim.name.partition(" ")[0]  # of one by probes, too
 
 
-def _lines(claims: Sequence[Claim], by_probes: Mapping[str, Claim], unit: str) -> list[_Line]:
+def _lines(claims: Sequence[Claim], beside: Mapping[str, Claim], unit: str) -> list[_Line]:
     lines = []
     for claim in claims:
-        probes = by_probes.get(_name(claim))
-        both = [claim, *([probes] if probes else [])]
+        other = beside.get(_name(claim))
+        both = [claim, *([other] if other else [])]
         pairs = zip(*(of.findings for of in both), strict=False)
         if found := [pair for pair in pairs if pair[0].unit == unit]:
             text = textwrap.fill(f"{_name(claim)}  {claim.text}", 80)
             lines.append(_Line(text, tuple(of.verdict for of in both)))
             for pair in found:
-                what = textwrap.fill(pair[0].what.partition(": average")[0].partition(": loss")[0], 44)
-                lines.append(_Line(what, tuple(finding.verdict for finding in pair), pair))
+                lines.append(_Line(textwrap.fill(_what(pair), 44), tuple(of.verdict for of in pair), pair))
     return lines
 
 
-def _draw(axis: Any, unit: str, lines: Sequence[_Line], names: Sequence[str]) -> None:
+def _what(pair: Sequence[Finding]) -> str:
+    """The comparison, without numbers of steps that differ."""
+    first, *others = (of.what.partition(": average")[0].partition(": loss")[0] for of in pair)
+    return first if all(other == first for other in others) else re.sub(r", [\d,]+ steps", "", first)
+
+
+def _draw(axis: Any, unit: str, lines: Sequence[_Line], columns: int) -> None:
     low, high = _span([finding for line in lines for finding in line.findings])
     place, ticks = 0.0, {}
     left = blended_transform_factory(axis.figure.transFigure, axis.transData)
@@ -116,8 +122,8 @@ def _draw(axis: Any, unit: str, lines: Sequence[_Line], names: Sequence[str]) ->
             allowed = [max(low, line.findings[0].low), min(high, line.findings[0].high)]
             axis.barh(middle, allowed[1] - allowed[0], 0.8, left=allowed[0], color=GREY, alpha=0.25, linewidth=0)
             shifts = (0.2, -0.2) if len(line.findings) > 1 else (0.0,)
-            for finding, name, shift in zip(line.findings, names, shifts, strict=False):
-                _interval(axis, finding, middle + shift, _MARKERS[name], (low, high))
+            for finding, mark, shift in zip(line.findings, _MARKERS, shifts, strict=False):
+                _interval(axis, finding, middle + shift, mark, (low, high))
             if (value := paper_value(line.findings[0])) is not None and low < value < high:
                 axis.plot(value, middle, zorder=4, **_PAPER)
         else:
@@ -125,10 +131,10 @@ def _draw(axis: Any, unit: str, lines: Sequence[_Line], names: Sequence[str]) ->
             for column, verdict in enumerate(line.verdicts):  # seen on a phone, where the words are out of sight
                 x = 0.004 + 0.02 * column
                 axis.text(x, middle, MARKS[verdict], color=_TEXT_COLOURS[verdict], weight="bold", **look)
-            axis.text(0.008 + 0.02 * len(names), middle, line.text, **look)
+            axis.text(0.008 + 0.02 * columns, middle, line.text, **look)
         weight = "normal" if line.findings else "bold"
         for column, verdict in enumerate(line.verdicts):
-            x, look = 1.02 + 0.27 * column, {"transform": right, "va": "center", "fontsize": 8.5}
+            x, look = 1.02 + _COLUMN * column, {"transform": right, "va": "center", "fontsize": 8.5}
             axis.text(x, middle, MARKS[verdict], color=_TEXT_COLOURS[verdict], weight="bold", **look)
             axis.text(x + 0.035, middle, verdict, weight=weight, **look)
         place -= line.height
@@ -176,15 +182,15 @@ def paper_value(finding: Finding) -> float | None:
     return {"points": first - second, "nats": math.log(first / second)}.get(finding.unit, second / first)
 
 
-def _said(claim: Claim, by_probes: Mapping[str, Claim]) -> str:
-    probes = by_probes.get(_name(claim))
+def _said(claim: Claim, beside: Mapping[str, Claim], name: str) -> str:
+    other = beside.get(_name(claim))
     parts = []
     for number, finding in enumerate(claim.findings):
         part = f"{finding.what} {measured(finding)}"
-        if probes:
-            part += f", by probes {measured(probes.findings[number])}"
+        if other:
+            part += f", {name} {measured(other.findings[number])}"
         if (value := paper_value(finding)) is not None:
             part += f", the paper {number_of(value, finding, '+' if finding.unit else '')}"
         parts.append(part)
-    verdict = claim.verdict + (f", by probes {probes.verdict}" if probes else "")
+    verdict = claim.verdict + (f", {name} {other.verdict}" if other else "")
     return f"{_name(claim)} {verdict} ({', '.join(parts)})"

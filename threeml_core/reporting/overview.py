@@ -1,16 +1,19 @@
-"""The page of all committed reports: `python -m threeml_core.reporting.overview` writes `reports/index.html`."""
+"""What all committed reports found: `python -m threeml_core.reporting.overview` writes `reports/index.html`."""
 
 from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 
 import nbformat
 
 from threeml_core.foundation.errors import StudyError, command_line
 from threeml_core.foundation.files import PROJECT_ROOT, atomic_file
-from threeml_core.reporting.page import new_page
-from threeml_core.reporting.report import Renderer
+from threeml_core.reporting.documents import replicated
+from threeml_core.reporting.forest import forest_plot
+from threeml_core.reporting.page import new_page, read_page
+from threeml_core.reporting.report import FINDINGS, NOTICE, Renderer
 
 REPORTS = PROJECT_ROOT / "reports"
 
@@ -18,23 +21,32 @@ _ANSWER = re.compile(r'<section class="text answer">\s*<h1>(.*?)</h1>\s*<p>(.*?)
 
 
 def overview() -> str:
-    """HTML that lists the reports with their titles and the first sentence of what each found.
+    """HTML of the findings, with both encoders in one figure, then the reports, each with what it found first.
 
     Raises:
         StudyError: a report's first page has no such sentence.
     """
     about = "What each found, in the first sentence of its first page; C1 to C9 are the paper's claims."
-    lines = ["# Reports of the 3ML study", about]
+    lines = ["## All reports", about]
     for path in sorted(REPORTS.glob("*/index.html")):
         found = _ANSWER.search(path.read_text(encoding="utf-8"))
         if not found:
             raise StudyError(f"{path} does not begin with what was found: make this report again")
         title, sentence = map(html.unescape, found.groups())
-        lines += [f"## {path.parent.name}", f"[{title}]({path.parent.name}/index.html)", sentence]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("\n\n".join(lines))])
+        name = path.parent.name
+        lines += [f"### {name}", f"[{title}]({name}/index.html)", sentence + _notice(path.parent)]
+    notebook = read_page(REPORTS / FINDINGS, forest_plot(replicated())).notebook
+    notebook.cells.append(nbformat.v4.new_markdown_cell("\n\n".join(lines)))
     page = new_page("index", "", notebook)
     render = Renderer(REPORTS, title="3ML: all reports", pages=[page], notice="", provenance=[])
     return render(page)
+
+
+def _notice(report: Path) -> str:
+    """The bold beginning of what stands above a report's pages, without links."""
+    text = (report / NOTICE).read_text(encoding="utf-8") if (report / NOTICE).exists() else ""
+    bold = re.match(r"\*\*(.+?)\*\*", text, re.DOTALL)
+    return " " + re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", bold[0]) if bold else ""
 
 
 @command_line

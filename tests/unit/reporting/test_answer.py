@@ -19,7 +19,7 @@ from threeml_core.foundation.files import PROJECT_ROOT
 from threeml_core.reporting.answer import clock_sentences, first_page, model_sentence, scale, scale_sentence
 from threeml_core.reporting.answer import verdict_sentence as said
 from threeml_core.reporting.claims import key_figure
-from threeml_core.reporting.forest import MARKS, forest_plot, paper_value
+from threeml_core.reporting.forest import FINE_TUNED, MARKS, PROBES, forest_plot, paper_value
 from threeml_core.reporting.style import FIGURE, Figure
 from threeml_core.runs.archive import SESSIONS, from_records, read_archive
 from threeml_core.runs.record import STAGES, load_records
@@ -90,22 +90,32 @@ def test_the_scale(outcomes: list[Result]) -> None:
     assert "0 pre-training seeds, the bundled text." in scale_sentence(make_config({}), [])
 
 
+def with_what(claim: Claim, what: str) -> Claim:
+    findings = tuple(dataclasses.replace(finding, what=what) for finding in claim.findings)
+    return dataclasses.replace(claim, findings=findings)
+
+
 def test_a_forest(outcomes: list[Result]) -> None:
     """Each comparison with value, verdict and the paper's value; a verdict has a word and a mark, not only a colour."""
     found = claims(LARGE, outcomes, ())
-    figure = forest_plot(found)
+    figure = forest_plot({FINE_TUNED: found})
     assert "C1 supported (vanilla-40% against vanilla-15%: average +2.5 ± 0.0 points, the paper +0.7)" in figure.alt
     assert "C8 not run" in figure.alt and "the paper 0.68" in figure.alt
     for each in found:
         assert each.name in figure.svg and MARKS[each.verdict] in figure.svg and f">{each.verdict}</text>" in figure.svg
     probed = [dataclasses.replace(NO, name="C1 by probes")]
-    both = forest_plot([YES, OPEN], probed)
-    assert (
-        "C1 supported, by probes contradicted (a against b +1.1 ± 0.2 points, by probes -1.1 ± 0.2 points)" in both.alt
-    )
+    both = forest_plot({FINE_TUNED: [YES, OPEN], PROBES: probed})
+    assert "C1 supported, probes contradicted (a against b +1.1 ± 0.2 points, probes -1.1 ± 0.2 points)" in both.alt
     assert "fine-tuned" in both.svg and "probes" in both.svg
-    assert forest_plot([ONE_SEED]).alt.endswith("C4 undecided (a against b +1.0 points).")
-    assert "not run" in forest_plot([NOTHING]).svg
+    assert forest_plot({FINE_TUNED: [ONE_SEED], PROBES: ()}).alt.endswith("C4 undecided (a against b +1.0 points).")
+    assert "not run" in forest_plot({FINE_TUNED: [NOTHING]}).svg
+
+
+def test_a_forest_of_two_encoders() -> None:
+    """Each has as many steps as its FLOPs bear: numbers of steps that differ are not the comparison's."""
+    one, other = (with_what(YES, f"x, {steps} steps against y") for steps in ("2,539", "3,120"))
+    assert "x against y" in forest_plot({"ours": [one], "theirs": [other]}).svg
+    assert "x, 2,539 steps against y" in forest_plot({"ours": [one], "theirs": [one]}).svg
 
 
 def test_the_papers_values() -> None:
@@ -164,7 +174,7 @@ def test_a_figure_shows_where_no_svg_does(monkeypatch: pytest.MonkeyPatch) -> No
     """A notebook's output is a PNG for its viewers and the SVG under a name of our own; then the caption."""
     shell = InteractiveShell.instance()
     monkeypatch.setattr(shell, "display_pub", CapturingDisplayPublisher())
-    figure: Figure = forest_plot([YES])
+    figure: Figure = forest_plot({PROBES: [YES]})
     figure._ipython_display_()
     drawn, caption = shell.display_pub.outputs
     assert set(drawn["data"]) == {FIGURE, "image/png", "text/plain"} and "<svg" in drawn["data"][FIGURE]

@@ -91,8 +91,13 @@ def test_titles_are_distinct() -> None:
 
 
 def test_the_list_of_reports_is_that_of_the_reports() -> None:
+    """Its figure to the last digit only on the machine that drew it; what the figure says is in its description."""
     found = (REPORTS / "index.html").read_text(encoding="utf-8")
-    assert found == overview(), "run `python -m threeml_core.reporting.overview`"
+    kept, new = (
+        re.sub(r'(<svg aria-label="[^"]*").*?</svg>', r"\1", of, flags=re.DOTALL) for of in (found, overview())
+    )
+    assert kept == new, "run `python -m threeml_core.reporting.overview`"
+    assert found.count("<svg") == 1 and "C1 contradicted, RoBERTa supported (vanilla-40% against vanilla-15%" in new
     assert {path.parent.name for path in REPORTS.glob("*/index.html")} <= set(found.replace("<", ">").split(">"))
 
 

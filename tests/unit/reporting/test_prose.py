@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import itertools
 import math
 import re
 import statistics
@@ -21,6 +22,7 @@ from threeml_core.glue.tasks import GLUE_TASKS
 from threeml_core.information.findings import first_block
 from threeml_core.information.ledger import information_records, probe_records
 from threeml_core.reporting.answer import clock_sentences
+from threeml_core.reporting.documents import REPLICATIONS
 from threeml_core.reporting.figure_4 import layers_of
 from threeml_core.reporting.page import without_dead_links
 from threeml_core.reporting.rivals import answer as rivals_answer
@@ -374,6 +376,36 @@ def test_the_second_encoder() -> None:
     assert text.format(*shift) in page
     size = {run.data["encoder_parameters"] for of in found.runs.values() for run in of.values()}
     assert {f"{count / 1e6:.2f} M parameters" for count in size} == {"0.65 M parameters"} and "0.65 M" in page
+
+
+def test_what_both_encoders_say() -> None:
+    """The first page of all reports: its numbers are those of the two replications' own pages."""
+    page = " ".join((PROJECT_ROOT / "reports" / "FINDINGS.md").read_text(encoding="utf-8").split())
+    differences = {}
+    for preset in REPLICATIONS.values():
+        config = archived(preset)
+        results = results_to_probe(config)
+        by_name = {named(of, config): of for of in results}
+        evidence = ProbeEvidence(config, results, probes=probes_of(config, results, probe_records(config)))
+        for first, second in itertools.permutations(by_name, 2):
+            interval = evidence.scores(by_name[first], by_name[second], 0, math.inf).interval
+            if interval is not None and interval.high is not None:
+                text = f"{abs(interval.mean):.1f} ± {interval.high - interval.mean:.1f}"
+                differences[preset, first, second] = (text, interval.mean)
+    losses = [differences[preset, "3ML_self-40%", "vanilla-40%"] for preset in REPLICATIONS.values()]
+    assert all(mean < 0 for _, mean in losses) and len(losses) == 2
+    assert f"by probes {losses[0][0]} points worse with ModernBERT's layers and Muon, {losses[1][0]} with" in page
+    more = [
+        differences["small-modern", name, "vanilla-15%"] for name in ("3ML_cross-40%", "3ML_cross-40%, 2,548 steps")
+    ]
+    assert f"it is {more[0][0]} points better, at the same FLOPs {more[1][0]}." in page and min(m for _, m in more) > 0
+    less, mean = differences["small-modern", "3ML_self-40%, 2,539 steps", "vanilla-15%"]
+    assert f"and scores {less} points less" in page and mean < 0
+    own = (PROJECT_ROOT / "reports" / "small-modern" / "FINDINGS.md").read_text(encoding="utf-8")
+    (replaced,) = re.findall(r"80-20-0 is ([\d.]+ ± [\d.]+) points better", own)
+    assert f"that replaced tokens help it was, by {replaced}." in page
+    for claim, verdicts in {"C1": "contradicted, alone | supported", "E1": "contradicted | undecided"}.items():
+        assert re.search(rf"\| {claim} \| [^|]+ \| {re.escape(verdicts)} \|", page), claim
 
 
 def test_the_tuning_of_the_second_replication() -> None:
