@@ -77,7 +77,8 @@ def to_html(source: str) -> str:
     text = re.sub(heading, lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', text)
     text = re.sub(r"(?s)<table>.*?</table>", lambda m: f'<div class="output">{_scoped(m[0])}</div>', text)
     text = re.sub(r'href="([\w.-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', text)
-    return re.sub(r'href="([\w-]+)\.md(#[^"]*)?"', lambda m: f'href="{m[1].lower()}.html{m[2] or ""}"', text)
+    document = r'href="((?:[\w-]+/)?)([\w-]+)\.md(#[^"]*)?"'  # of this report, or of one below
+    return re.sub(document, lambda m: f'href="{m[1]}{m[2].lower()}.html{m[3] or ""}"', text)
 
 
 def _scoped(table: str) -> str:
