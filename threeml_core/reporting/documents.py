@@ -192,14 +192,14 @@ def replicated() -> Mapping[str, Sequence[Claim]]:
 
 
 def _verdicts() -> Table:
-    """Claims by encoder; *alone*: a verdict that does not hold corrected for all comparisons of that encoder."""
+    """Claims by encoder, corrected for all comparisons by probes there; *alone*: without that."""
     rows: dict[str, dict[str, str]] = {}
     nothing = dict.fromkeys(REPLICATIONS, NOT_RUN)
     for encoder, found in replicated().items():
         for claim, corrected in zip(found, corrected_verdicts(found), strict=True):
             name = claim.name.partition(" ")[0]
             row = rows.setdefault(name, {"Claim": name, "What it says": claim.text, **nothing})
-            row[encoder] = claim.verdict + ", alone" * (corrected != claim.verdict)
+            row[encoder] = corrected + f" ({claim.verdict} alone)" * (corrected != claim.verdict)
     return Table([*rows.values()], "")
 
 

@@ -29,7 +29,7 @@ _UNITS = {
     "": "share",
 }
 FINE_TUNED, PROBES = "fine-tuned", "probes"
-"""How encoders are judged: a mark and a column of verdicts each."""
+"""How encoders are judged."""
 
 _MARKERS = ("o", "s")
 _COLUMN = 0.31  # of verdicts; its width, in that of the panels
@@ -55,7 +55,8 @@ def forest_plot(judged: Mapping[str, Sequence[Claim]]) -> Figure:
         judged: how or where -> the claims that were judged so, at most two; the first has all claims and the other
             some of the same, with the same comparisons in the same order.
     """
-    names, (claims, *others) = [name for name, found in judged.items() if found], judged.values()
+    judged = {name: found for name, found in judged.items() if found}
+    names, (claims, *others) = [*judged], judged.values()
     beside = {_name(claim): claim for other in others for claim in other}
     panels = {unit: lines for unit in _UNITS if (lines := _lines(claims, beside, unit))}
     heights = [sum(line.height for line in lines) + 3 for lines in panels.values()]
@@ -76,7 +77,7 @@ def forest_plot(judged: Mapping[str, Sequence[Claim]]) -> Figure:
     said = "; ".join(_said(claim, beside, names[-1]) for claim in claims)
     return Figure(
         figure,
-        f"The paper's claims, each with its comparisons: {said}.",
+        f"The paper's claims, each with its comparisons{f', {names[0]} first' if beside else ''}: {said}.",
         "The paper's claims, and their comparisons: means over seeds with 95% intervals, an arrow where one goes on; "
         "grey: what the claim allows; open: what the paper's own numbers give. A mean alone has one seed or no spread. "
         f"{', '.join(f'{mark} {verdict}' for verdict, mark in MARKS.items())}.",
@@ -100,13 +101,14 @@ def _lines(claims: Sequence[Claim], beside: Mapping[str, Claim], unit: str) -> l
             text = textwrap.fill(f"{_name(claim)}  {claim.text}", 80)
             lines.append(_Line(text, tuple(of.verdict for of in both)))
             for pair in found:
-                lines.append(_Line(textwrap.fill(_what(pair), 44), tuple(of.verdict for of in pair), pair))
+                what = _without_steps(pair).partition(": average")[0].partition(": loss")[0]
+                lines.append(_Line(textwrap.fill(what, 44), tuple(of.verdict for of in pair), pair))
     return lines
 
 
-def _what(pair: Sequence[Finding]) -> str:
+def _without_steps(pair: Sequence[Finding]) -> str:
     """The comparison, without numbers of steps that differ."""
-    first, *others = (of.what.partition(": average")[0].partition(": loss")[0] for of in pair)
+    first, *others = (of.what for of in pair)
     return first if all(other == first for other in others) else re.sub(r", [\d,]+ steps", "", first)
 
 
@@ -186,9 +188,10 @@ def _said(claim: Claim, beside: Mapping[str, Claim], name: str) -> str:
     other = beside.get(_name(claim))
     parts = []
     for number, finding in enumerate(claim.findings):
-        part = f"{finding.what} {measured(finding)}"
-        if other:
-            part += f", {name} {measured(other.findings[number])}"
+        pair = [finding, other.findings[number]] if other else [finding]
+        part = (
+            f"{_without_steps(pair)} {', '.join([measured(finding), *(f'{name} {measured(of)}' for of in pair[1:])])}"
+        )
         if (value := paper_value(finding)) is not None:
             part += f", the paper {number_of(value, finding, '+' if finding.unit else '')}"
         parts.append(part)

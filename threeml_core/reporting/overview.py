@@ -26,7 +26,7 @@ def overview() -> str:
     Raises:
         StudyError: a report's first page has no such sentence.
     """
-    about = "What each found, in the first sentence of its first page; C1 to C9 are the paper's claims."
+    about = "The first sentence of each one's first page, and what its notice begins with."
     lines = ["## All reports", about]
     for path in sorted(REPORTS.glob("*/index.html")):
         found = _ANSWER.search(path.read_text(encoding="utf-8"))
@@ -38,7 +38,7 @@ def overview() -> str:
     notebook = read_page(REPORTS / FINDINGS, forest_plot(replicated())).notebook
     notebook.cells.append(nbformat.v4.new_markdown_cell("\n\n".join(lines)))
     page = new_page("index", "", notebook)
-    render = Renderer(REPORTS, title="3ML: all reports", pages=[page], notice="", provenance=[])
+    render = Renderer(REPORTS, title="3ML study", pages=[page], notice="", provenance=[])
     return render(page)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import itertools
 import math
 import re
 import statistics
@@ -379,33 +378,54 @@ def test_the_second_encoder() -> None:
 
 
 def test_what_both_encoders_say() -> None:
-    """The first page of all reports: its numbers are those of the two replications' own pages."""
+    """The first page of all reports: its numbers are those of the two replications and of their own pages."""
     page = " ".join((PROJECT_ROOT / "reports" / "FINDINGS.md").read_text(encoding="utf-8").split())
-    differences = {}
+    by_preset, perplexity, alone, values = {}, {}, set(), {}
     for preset in REPLICATIONS.values():
         config = archived(preset)
         results = results_to_probe(config)
-        by_name = {named(of, config): of for of in results}
-        evidence = ProbeEvidence(config, results, probes=probes_of(config, results, probe_records(config)))
-        for first, second in itertools.permutations(by_name, 2):
-            interval = evidence.scores(by_name[first], by_name[second], 0, math.inf).interval
-            if interval is not None and interval.high is not None:
-                text = f"{abs(interval.mean):.1f} ± {interval.high - interval.mean:.1f}"
-                differences[preset, first, second] = (text, interval.mean)
-    losses = [differences[preset, "3ML_self-40%", "vanilla-40%"] for preset in REPLICATIONS.values()]
-    assert all(mean < 0 for _, mean in losses) and len(losses) == 2
-    assert f"by probes {losses[0][0]} points worse with ModernBERT's layers and Muon, {losses[1][0]} with" in page
-    more = [
-        differences["small-modern", name, "vanilla-15%"] for name in ("3ML_cross-40%", "3ML_cross-40%, 2,548 steps")
-    ]
-    assert f"it is {more[0][0]} points better, at the same FLOPs {more[1][0]}." in page and min(m for _, m in more) > 0
-    less, mean = differences["small-modern", "3ML_self-40%, 2,539 steps", "vanilla-15%"]
-    assert f"and scores {less} points less" in page and mean < 0
-    own = (PROJECT_ROOT / "reports" / "small-modern" / "FINDINGS.md").read_text(encoding="utf-8")
-    (replaced,) = re.findall(r"80-20-0 is ([\d.]+ ± [\d.]+) points better", own)
-    assert f"that replaced tokens help it was, by {replaced}." in page
-    for claim, verdicts in {"C1": "contradicted, alone | supported", "E1": "contradicted | undecided"}.items():
-        assert re.search(rf"\| {claim} \| [^|]+ \| {re.escape(verdicts)} \|", page), claim
+        found = probes_of(config, results, probe_records(config))
+        by_name = {named(of, config): of for of in results if PROBES in of.run.experiments}
+        by_preset[preset] = by_name, ProbeEvidence(config, results, probes=found)
+        for name, of in by_name.items():
+            perplexity[preset, name] = statistics.geometric_mean(of.metric("eval_perplexity_masked").values())
+            values[preset, name] = np.mean([100 * found.mean(name, seed, DECIDING) for seed in found.models[name]])
+        alone.add(round(np.mean([100 * found.words.metrics["tasks"][task]["words"] for task in DECIDING]), 1))
+    assert len(values) == 16
+    modern, roberta = REPLICATIONS.values()
+
+    def said(preset: str, first: str, second: str, sign: int = 1) -> str:
+        by_name, evidence = by_preset[preset]
+        interval = evidence.scores(by_name[first], by_name[second], 0, math.inf).interval
+        assert interval is not None and interval.high is not None and sign * interval.mean > 0
+        return f"{sign * interval.mean:.1f} ± {interval.high - interval.mean:.1f}"
+
+    self_, one, fifteen = "3ML_self-40%", "vanilla-40%", "vanilla-15%"
+    less = [said(preset, self_, one, -1) for preset in (modern, roberta)]
+    assert f"by probes {less[0]} points with ModernBERT's layers and Muon, {less[1]} with RoBERTa's and" in page
+    assert said(modern, self_, "3ML_cross-40%", -1) and said(roberta, self_, "3ML_cross-40%")
+    more = [said(modern, f"3ML_cross-40%{steps}", fifteen) for steps in ("", ", 2,548 steps")]
+    assert f"It is {more[0]} points better than vanilla-15% at 78% of its FLOPs, {more[1]} at the same" in page
+    assert f"vanilla-40%**, {said(roberta, one, fifteen)} points better than at 15%" in page
+    equal = f"{self_}, 2,539 steps"
+    lower = f"({perplexity[modern, equal]:.0f} against {perplexity[modern, fifteen]:.0f})"
+    assert f"has the lower one {lower} and scores {said(modern, equal, fifteen, -1)} points less" in page
+    (words,) = alone
+    assert f"Words alone score {words}: 3ML_self is no better" in page
+    assert max(value for (_, name), value in values.items() if name.startswith("3ML_self")) < words + 0.05
+    assert [name for (preset, name), value in values.items() if preset == roberta and value > words] == [one]
+
+    own = {preset: (PROJECT_ROOT / "reports" / preset / "FINDINGS.md").read_text("utf-8") for preset in by_preset}
+    for preset, pattern in (
+        (modern, r"80-20-0 is ([\d.]+ ± [\d.]+ points better than 100-0-0, at \d+% more FLOPs)"),
+        (modern, r"trains ([\d.]+ \([\d.]+ to [\d.]+\) times as fast as vanilla-15%)"),
+        (roberta, r"masked tokens (\d+% \([\d.]+ to [\d.]+\)) after one layer"),
+        (roberta, r"3ML_cross's knows (\d+% \([\d.]+ to\s+[\d.]+)"),
+    ):
+        (figures,) = re.findall(pattern, " ".join(own[preset].split()))
+        assert figures.replace("knows ", "") in page, figures
+    assert "0.64 M parameters" in own[modern] and "0.65 M parameters" in own[roberta]
+    assert "Encoders of 0.64 and 0.65 M parameters, 4.1 and 5.3 M tokens" in page
 
 
 def test_the_tuning_of_the_second_replication() -> None:
