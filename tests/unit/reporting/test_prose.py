@@ -161,7 +161,8 @@ def test_the_findings_of_the_second_replication() -> None:
     score = {n: 100 * np.mean([found.mean(n, seed, DECIDING) for seed in found.models[n]]) for n in found.models}
     alone = np.mean([100 * found.words.metrics["tasks"][task]["words"] for task in DECIDING])
     assert f"Random weights score {score[RANDOM]:.1f}, words alone {alone:.1f}" in page
-    size = {run.data["encoder_parameters"] for of in found.runs.values() for run in of.values()}
+    runs = {name: of for name, of in found.runs.items() if found.size(name) == (4, 96)}
+    size = {run.data["encoder_parameters"] for of in runs.values() for run in of.values()}
     assert {f"{count / 1e6:.2f} M parameters" for count in size} == {"0.64 M parameters"} and "0.64 M" in README
     assert f"of vanilla-15% by {said(f'{cross}, 2,548 steps', fifteen)} points" in page
     assert f"loses {said(own, one, -1)} points at 40% and {said('3ML_self-50%', one, -1)} at 50%" in page
@@ -192,10 +193,10 @@ def test_the_findings_of_the_second_replication() -> None:
     assert clock[0].startswith(page.partition("on two cores ")[2].partition(" as fast")[0])
 
     design = " ".join((folder / "DESIGN.md").read_text(encoding="utf-8").split())
-    fallen = [n for n, of in found.runs.items() if any(run.metrics["on_unigram_plateau"] for run in of.values())]
+    fallen = [n for n, of in runs.items() if any(run.metrics["on_unigram_plateau"] for run in of.values())]
     assert fallen == [f"{own}, 100-0-0"] and "3ML_self with 100-0-0 and seed 0, ended on the unigram plateau" in design
-    values = {name: [100 * found.mean(name, seed, DECIDING) for seed in found.models[name]] for name in found.runs}
-    (spread,), everything = found.spreads.values(), pooled_spread(values.values())
+    values = {name: [100 * found.mean(name, seed, DECIDING) for seed in found.models[name]] for name in runs}
+    spread, everything = found.spreads[4, 96], pooled_spread(values.values())
     assert spread is not None and everything is not None
     assert (
         f"with it the spread is {everything.deviation:.2f} points" in design
