@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import math
 import re
@@ -48,6 +49,7 @@ from threeml_core.study.probes import (
     probes_of,
     results_to_probe,
 )
+from threeml_core.study.results import Result
 from threeml_core.study.rivals import read_race
 from threeml_core.study.rungs import RUNGS, Climbed, best_of, climbed, gain, read_sweep, too_slow
 
@@ -56,6 +58,15 @@ README = (PROJECT_ROOT / "README.md").read_text(encoding="utf-8")
 
 def archived(preset: str) -> StudyConfig:
     return from_records(make_config({"preset": preset}), PROJECT_ROOT / "reports" / preset)
+
+
+@functools.cache
+def replication(preset: str) -> tuple[StudyConfig, list[Result], ProbeEvidence, Probes]:
+    """A committed report that probes judge."""
+    config = archived(preset)
+    results = results_to_probe(config)
+    found = probes_of(config, results, probe_records(config))
+    return config, results, ProbeEvidence(config, results, probes=found), found
 
 
 def contradicted(found: Sequence[Claim], change: Callable[[Finding], Finding]) -> tuple[set[str], set[str]]:
@@ -93,9 +104,7 @@ def test_the_speedrun(ladder: list[Climbed]) -> None:
 
 
 def test_the_probes() -> None:
-    config = archived("small-probes")
-    results = results_to_probe(config)
-    found: Probes = probes_of(config, results, probe_records(config))
+    config, results, _, found = replication("small-probes")
     (row,) = (line for line in README.splitlines() if line.startswith("| Probes"))
     alone = found.words.metrics["tasks"]["upos"]["words"]
     scores = [found.score(model, "upos").mean for model in (RANDOM, "3ML_self-40%", "vanilla-40%")]
@@ -118,9 +127,7 @@ def test_the_probes() -> None:
 
 def test_the_second_replication() -> None:
     """What README, its notice and docs/reading-the-report.md say of `small-modern`."""
-    config = archived("small-modern")
-    results = results_to_probe(config)
-    found = probes_of(config, results, probe_records(config))
+    config, results, evidence, found = replication("small-modern")
     main = {named(of, config) for of in results if "Table 3" in of.run.exhibits} | {RANDOM}
     seeds = {model: len(of) for model, of in found.models.items()}
     assert seeds == {model: 6 if model in main else 3 for model in seeds} and len(seeds.keys() - main) == 14
@@ -131,7 +138,6 @@ def test_the_second_replication() -> None:
     assert len(family) == 19 and all(finding.values for finding in family)
     corrected = dict(zip(claims, corrected_verdicts(list(claims.values())), strict=True))
     assert {name for name, verdict in corrected.items() if verdict == "contradicted"} == {*decided} - {"C1"}
-    evidence = ProbeEvidence(config, results, probes=found)
     cross = evidence.model("cross", 0.4)
     for other in (evidence.model("vanilla", 0.15), evidence.model("vanilla", 0.4), evidence.model("self", 0.4)):
         assert evidence.scores(cross, other, 0, math.inf).verdict == "supported"
@@ -139,17 +145,14 @@ def test_the_second_replication() -> None:
     assert all(loss["3ML_self-40%, 2,539 steps"][seed] < loss["vanilla-15%"][seed] for seed in range(6))
     shares = {row[0]: row[2] for row in standing_table(found, results, config).rows}
     assert {share for name, share in shares.items() if "steps" in name} == {"100%"} and shares["3ML_cross-40%"] == "78%"
-    before = archived("small-probes")
-    plateau = {result.run.model: result for result in results_to_probe(before)}["3ML_cross-40%"]
+    plateau = {result.run.model: result for result in replication("small-probes")[1]}["3ML_cross-40%"]
     assert min(plateau.metric("eval_perplexity_masked").values()) > 0.75 * 679
 
 
 def test_the_findings_of_the_second_replication() -> None:
     """What its page of findings and its design's last amendment say, beyond the claims."""
-    folder, config = PROJECT_ROOT / "reports" / "small-modern", archived("small-modern")
-    results = results_to_probe(config)
-    found = probes_of(config, results, probe_records(config))
-    by_name, evidence = {named(of, config): of for of in results}, ProbeEvidence(config, results, probes=found)
+    folder, (config, results, evidence, found) = PROJECT_ROOT / "reports" / "small-modern", replication("small-modern")
+    by_name = {named(of, config): of for of in results}
     page = " ".join((folder / "FINDINGS.md").read_text(encoding="utf-8").split())
 
     def said(first: str, second: str, sign: int = 1) -> str:
@@ -217,9 +220,9 @@ def test_the_findings_of_the_second_replication() -> None:
 
 def test_replaced_tokens_make_3ml_cross() -> None:
     """E2 by the rule that `small-modern`'s design declared before its runs, whose records are those of no table."""
-    folder, config, seeds = PROJECT_ROOT / "reports" / "small-modern", archived("small-modern"), {3, 4, 5}
-    main = probes_of(config, results_to_probe(config), probe_records(config))
-    counting = [named(result, config) for result in results_to_probe(config) if PROBES in result.run.experiments]
+    folder, seeds = PROJECT_ROOT / "reports" / "small-modern", {3, 4, 5}
+    config, committed, evidence, main = replication("small-modern")
+    counting = [named(result, config) for result in committed if PROBES in result.run.experiments]
     spread = pooled_spread([[100 * main.mean(name, s, DECIDING) for s in main.models[name]] for name in counting])
     assert spread is not None and (round(spread.deviation, 2), spread.freedom) == (0.56, 40)
 
@@ -255,8 +258,7 @@ def test_replaced_tokens_make_3ml_cross() -> None:
     assert f"gains from replaced tokens: {halves[0]} points by probes (80-20-0 against 100-0-0)" in README
     assert f"is {halves[0]} points above 100-0-0 (p = {findings[0].p_value:.0e}, supported;" in design
     assert f"by these seeds alone ± {own_half:.1f})" in design and f"it is {halves[1]} points below" in design
-    evidence = ProbeEvidence(config, results_to_probe(config), probes=main)
-    by_name = {named(of, config): of for of in results_to_probe(config)}
+    by_name = {named(of, config): of for of in committed}
     before = evidence.scores(by_name[unchanged], by_name[one], 0, math.inf).interval
     assert before is not None and before.high is not None
     table_2 = f"{-before.mean:.1f} ± {before.high - before.mean:.1f}"
@@ -278,10 +280,9 @@ def test_sizes_wait_for_their_other_seeds() -> None:
 
 def test_the_second_encoder() -> None:
     """What findings and notice of `small-roberta` say; C8's comparisons are of its family, as the design has it."""
-    folder, config = PROJECT_ROOT / "reports" / "small-roberta", archived("small-roberta")
-    results = results_to_probe(config)
-    found = probes_of(config, results, probe_records(config))
-    by_name, evidence = {named(of, config): of for of in results}, ProbeEvidence(config, results, probes=found)
+    folder = PROJECT_ROOT / "reports" / "small-roberta"
+    config, results, evidence, found = replication("small-roberta")
+    by_name = {named(of, config): of for of in results}
     assert {name: len(of) for name, of in found.models.items()} == dict.fromkeys((*by_name, RANDOM), 6) and len(
         by_name
     ) == 8
@@ -383,11 +384,9 @@ def test_what_both_encoders_say() -> None:
     page = " ".join((PROJECT_ROOT / "reports" / "FINDINGS.md").read_text(encoding="utf-8").split())
     by_preset, perplexity, alone, values = {}, {}, set(), {}
     for preset in REPLICATIONS.values():
-        config = archived(preset)
-        results = results_to_probe(config)
-        found = probes_of(config, results, probe_records(config))
+        config, results, evidence, found = replication(preset)
         by_name = {named(of, config): of for of in results if PROBES in of.run.experiments}
-        by_preset[preset] = by_name, ProbeEvidence(config, results, probes=found)
+        by_preset[preset] = by_name, evidence
         for name, of in by_name.items():
             perplexity[preset, name] = statistics.geometric_mean(of.metric("eval_perplexity_masked").values())
             values[preset, name] = np.mean([100 * found.mean(name, seed, DECIDING) for seed in found.models[name]])
