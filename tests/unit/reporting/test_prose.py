@@ -8,7 +8,6 @@ import html
 import math
 import re
 import statistics
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -130,7 +129,7 @@ def test_the_second_replication() -> None:
     config, results, evidence, found = replication("small-modern")
     main = {named(of, config) for of in results if "Table 3" in of.run.exhibits} | {RANDOM}
     seeds = {model: len(of) for model, of in found.models.items()}
-    assert seeds == {model: 6 if model in main else 3 for model in seeds} and len(seeds.keys() - main) == 14
+    assert seeds == {model: 6 if model in main else 3 for model in seeds} and len(seeds.keys() - main) == 25
     claims = {claim.name[:2]: claim for claim in probe_claims(config, results, found)}
     decided = {name: claim.verdict for name, claim in claims.items() if claim.verdict != "undecided"}
     assert decided == dict.fromkeys(("C1", "C2", "C3", "C7", "E1"), "contradicted")
@@ -199,12 +198,17 @@ def test_the_findings_of_the_second_replication() -> None:
     fallen = [n for n, of in runs.items() if any(run.metrics["on_unigram_plateau"] for run in of.values())]
     assert fallen == [f"{own}, 100-0-0"] and "3ML_self with 100-0-0 and seed 0, ended on the unigram plateau" in design
     values = {name: [100 * found.mean(name, seed, DECIDING) for seed in found.models[name]] for name in runs}
-    spread, everything = found.spreads[4, 96], pooled_spread(values.values())
-    assert spread is not None and everything is not None
-    assert (
-        f"with it the spread is {everything.deviation:.2f} points" in design
-        and f"without it {spread.deviation:.2f}" in design
+    joined = f"{one}, 1,830 steps"  # of the sizes, trained after the amendments
+    pools = [{name: of for name, of in values.items() if name != joined}, values]
+    (amended, before), (everything, spread) = (
+        (pooled_spread(of.values()), pooled_spread([of[name] for name in of if name not in fallen])) for of in pools
     )
+    assert amended and before and everything and spread and spread == found.spreads[4, 96]
+    assert f"with it the spread is {amended.deviation:.2f} points" in design
+    assert f"without it {before.deviation:.2f}" in design
+    now = f"{spread.deviation:.2f} points ({spread.freedom} degrees of freedom)"
+    assert f"{now} instead of {before.deviation:.2f}" in design
+    assert f"with the fallen run {everything.deviation:.2f} instead of {amended.deviation:.2f}" in design
     claims = probe_claims(config, results, found)
     with_it = contradicted(
         claims, lambda f: dataclasses.replace(f, spread=everything) if f.unit == "points" and not f.doubt else f
@@ -214,8 +218,9 @@ def test_the_findings_of_the_second_replication() -> None:
     assert {"C1", "C2", "C3", "C7", "E1"} <= alone and corrected == {"C3", "E1"}
     assert "by own seeds all hold alone, C3 and E1 corrected" in page
     of_losses = next(f.spread for claim in claims for f in claim.findings if f.unit == "nats")
-    assert spread.alike is not None and of_losses is not None and of_losses.alike is not None
-    assert f"(`small-modern`: p = {spread.alike:.2f} for points, {of_losses.alike:.2f} for nats)" in design
+    assert spread.alike and before.alike and of_losses is not None and of_losses.alike is not None
+    assert f"Bartlett's p {spread.alike:.2f} instead of {before.alike:.2f}" in design
+    assert f"(`small-modern`: p = {before.alike:.2f} for points, {of_losses.alike:.2f} for nats)" in design
 
 
 def test_replaced_tokens_make_3ml_cross() -> None:
@@ -264,18 +269,69 @@ def test_replaced_tokens_make_3ml_cross() -> None:
     table_2 = f"{-before.mean:.1f} ± {before.high - before.mean:.1f}"
     assert f"where Table 2c's seeds had {table_2}; by its own seeds alone, 0.2 ± {less:.1f}, it would be" in design
     assert [not_pooled(of).verdict for of in findings] == ["supported", "supported"]
-    assert f"which costs the same, {halves[1]} worse (undecided; in Table 2c {table_2})" in page
+    assert f"which costs the same, {halves[1]} worse (undecided)" in page
 
 
-def test_sizes_wait_for_their_other_seeds() -> None:
-    """One seed of all models of other sizes lies beside `small-modern`'s records; with those none is missing."""
-    config, folder = archived("small-modern"), PROJECT_ROOT / "reports" / "small-modern"
-    aside = read_archive(folder, "sizes.jsonl")
-    assert Counter(record.stage for record in aside) == dict.fromkeys(("pretrain", "probe", "rates"), 11)
-    trained = [record for record in (*read_archive(folder), *aside) if record.stage == "pretrain"]
-    found = find(config, [OTHER_SIZES], trained, any_text=True)
-    assert len(found) == 15 and all(0 in result.ended for result in found)
-    assert {record.data["run"] for record in aside if record.stage == "probe"} < {record.run_id for record in trained}
+def test_the_sizes() -> None:
+    """What page of findings, design and the page of both encoders say of encoders of other sizes."""
+    config, results, evidence, found = replication("small-modern")
+    by_size: dict[tuple[int, int], dict[str, Result]] = {}
+    for result in results:
+        if OTHER_SIZES in result.run.experiments:
+            c = result.run.config
+            by_size.setdefault((c.num_hidden_layers, c.hidden_size), {})[result.run.model] = result
+    sizes = sorted(by_size)
+    assert sizes == [(2, 64), (4, 96), (8, 160)] and all(len(models) == 5 for models in by_size.values())
+    assert all({0, 1, 2} <= of.ended.keys() for models in by_size.values() for of in models.values())
+    runs = [run for models in by_size.values() for of in models.values() for run in of.ended.values()]
+    spent = [run.flops["training"] for run in runs]
+    assert max(spent) / min(spent) < 1.005
+    design, page, both = (
+        " ".join((PROJECT_ROOT / "reports" / name).read_text(encoding="utf-8").split())
+        for name in ("small-modern/DESIGN.md", "small-modern/FINDINGS.md", "FINDINGS.md")
+    )
+
+    def said(first: str, second: str) -> list[str]:
+        texts = []
+        for size in sizes:
+            interval = evidence.scores(by_size[size][first], by_size[size][second], 0, math.inf).interval
+            assert interval is not None and interval.high is not None
+            texts.append(f"{interval.mean:+.1f} ± {interval.high - interval.mean:.1f}")
+        return texts
+
+    self_, more, cross, one, fifteen = "3ML_self-40%", "3ML_self-50%", "3ML_cross-40%", "vanilla-40%", "vanilla-15%"
+    pairs = [(one, fifteen), *((of, other) for other in (one, fifteen) for of in (self_, more, cross)), (self_, cross)]
+    differences = {pair: said(*pair) for pair in pairs}
+    for (first, second), figures in differences.items():
+        assert f"| {first} minus {second} | {' | '.join(figures)} |" in design
+    counts = [f"{by_size[size][cross].ended[0].data['encoder_parameters'] / 1e6:.2g}" for size in sizes]
+    assert counts == ["0.23", "0.64", "2.8"]
+    above = [figure for other in (one, fifteen) for figure in differences[cross, other]]
+    assert all(float(figure.split()[0]) > float(figure.split()[2]) for figure in above)  # "ahead of both"
+    outside = sorted(float(of.split()[0]) for i, of in enumerate(above) if i % 3 != 1)
+    assert f"at 0.23 and 2.8 M parameters too**, by {outside[0]} to {outside[-1]} points" in page
+    low, middle, high = differences[self_, one]
+    assert f"is {low} at 0.23 M, {middle} at 0.64 M and {high} at 2.8 M (387 to 620 steps)" in page
+    assert "3ML_cross is ahead of both vanilla models at 0.23, 0.64 and 2.8 M parameters" in both
+    assert f"3ML_self-40% minus vanilla-40% is {low}, {middle} and {high}." in both
+    assert f"3ML_self minus vanilla-40% is {low} and {high} there (three seeds)" in README
+
+    score = {
+        (size, of.run.model): float(np.mean([100 * found.mean(name, seed, DECIDING) for seed in found.models[name]]))
+        for size, models in by_size.items()
+        for name, of in ((named(of, config), of) for of in models.values())
+    }
+    for size in sizes:
+        assert max(by_size[size], key=lambda name: score[size, name]) == cross
+    scores = [", ".join(f"{score[size, name]:.1f}" for size in sizes) for name in (self_, one)]
+    assert " and ".join(scores[0].rsplit(", ", 1)) in design and " and ".join(scores[1].rsplit(", ", 1)) in design
+    largest = by_size[8, 160]
+    steps = sorted(run.parameters["max_steps"] for of in largest.values() for run in of.ended.values())
+    assert (steps[0], steps[-1]) == (387, 620)
+    perplexity = statistics.geometric_mean(largest[fifteen].metric("eval_perplexity_masked").values())
+    spread = found.spreads[8, 160]
+    assert spread is not None and spread.alike is not None
+    assert f"a perplexity of {perplexity:.0f} of the unigrams' 680" in design and f"(p = {spread.alike:.3f})" in design
 
 
 def test_the_second_encoder() -> None:
